@@ -1,0 +1,434 @@
+"""Every choice a user can make, as frozen, strict models; TOML in and out.
+
+A configuration names a task, its data, the parts of a network, and how to train and decode.
+Alternatives are tagged unions (`kind`), so the type is the registry. Imports no torch: reading a
+configuration is instant.
+"""
+
+import copy
+import difflib
+import json
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails
+
+from saccade.errors import ConfigError
+
+Share = Annotated[float, Field(ge=0.0, lt=1.0)]
+Positive = Annotated[int, Field(gt=0)]
+Tuple = Annotated[tuple[str, ...], Field(strict=False)]  # TOML has lists, frozen models want tuples
+Column = int | str
+
+
+class Strict(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+# --- text -----------------------------------------------------------------------------------------------------
+
+
+class Tokenizer(Strict):
+    """How a string becomes ids: trained on the training file, saved in the run."""
+
+    kind: Literal["word", "char", "bpe", "bytes", "unigram"] = "bpe"
+    size: Positive = 8000  # the largest vocabulary, specials included
+    min_count: Positive = 1  # rarer words or characters become <unk>
+    lowercase: bool = False
+    split_punctuation: bool = False  # word, bpe: "end." is two words; the spaces are then not restored exactly
+
+
+# --- tasks ----------------------------------------------------------------------------------------------------
+
+
+class LanguageModel(Strict):
+    """Plain text; the next token. Perplexity and bits per character; completes a prefix."""
+
+    kind: Literal["model"] = "model"
+    tokenizer: Tokenizer = Tokenizer(kind="char")
+    context: Positive = 128  # the window of a Transformer, the length of truncated back-propagation of an RNN
+
+
+class Classify(Strict):
+    """Text to a label; several text columns are read one after the other."""
+
+    kind: Literal["classify"] = "classify"
+    tokenizer: Tokenizer = Tokenizer(kind="word", size=30000, split_punctuation=True)
+
+
+class Tag(Strict):
+    """A label for every word."""
+
+    kind: Literal["tag"] = "tag"
+    tokenizer: Tokenizer = Tokenizer(kind="bpe", size=4000)
+
+
+class Translate(Strict):
+    """Text to text, whatever the two are."""
+
+    kind: Literal["translate"] = "translate"
+    source: Tokenizer = Tokenizer()
+    target: Tokenizer = Tokenizer()
+    joint: bool = False  # one vocabulary, trained on both sides, and one embedding table
+
+
+Task = Annotated[LanguageModel | Classify | Tag | Translate, Field(discriminator="kind")]
+
+
+class Data(Strict):
+    """Where the examples are: one file, or two that are aligned line by line."""
+
+    train: Tuple = ()
+    dev: Tuple = ()
+    format: Literal["auto", "tsv", "lines", "jsonl", "conllu", "columns", "text"] = "auto"
+    source: Annotated[tuple[Column, ...], Field(strict=False)] = ()  # columns (from 1) or keys; () is all but target
+    target: Column | None = None  # column (from 1), key, or CoNLL-U field; None is the format's usual one
+    dev_share: Annotated[float, Field(gt=0.0, lt=0.5)] = 0.05  # cut off, by source, when no dev file is given
+    dev_max: Positive = 2000
+    max_len: Positive = 1024  # longer examples are left out of training, and counted
+
+
+# --- networks -------------------------------------------------------------------------------------------------
+
+
+class Recurrent(Strict):
+    """What a recurrent encoder and a recurrent decoder have in common."""
+
+    kind: Literal["recurrent"] = "recurrent"
+    cell: Literal["elman", "elman_relu", "gru", "lstm"] = "lstm"
+    dim: Positive = 256
+    num_layers: Positive = 1
+    dropout: Share = 0.2
+    residual: bool = False  # around every layer but the first
+
+
+class RecurrentEncoder(Recurrent):
+    bidirectional: bool = True  # each direction has half the width
+
+    @model_validator(mode="after")
+    def halves(self) -> Self:
+        if self.bidirectional and self.dim % 2:
+            raise ValueError(f"dim ({self.dim}) must be even when bidirectional: each direction has half")
+        return self
+
+
+class RecurrentDecoder(Recurrent):
+    attention: Literal[
+        "off", "parameter_free", "dot", "scaled_dot", "general", "concat", "additive"
+    ] = "additive"
+    context: Literal["cell", "output"] = "cell"  # where the context enters: Bahdanau 2015, or Luong 2015
+    tied: bool = True  # the output layer is the embedding table
+
+
+class Transformer(Strict):
+    """What a Transformer encoder and a Transformer decoder have in common."""
+
+    kind: Literal["transformer"] = "transformer"
+    dim: Positive = 256
+    num_layers: Positive = 3
+    num_heads: Positive = 4
+    ff_dim: Positive = 1024
+    dropout: Share = 0.1
+    attention_dropout: Share = 0.0
+    norm_first: bool = True  # pre-norm; False is the original's post-norm
+    norm: Literal["layer", "rms"] = "layer"
+    activation: Literal["relu", "gelu", "swiglu"] = "relu"
+    positions: Literal["sinusoidal", "learned", "rotary", "none"] = "sinusoidal"
+    max_positions: Positive = 1024  # of learned positions; the others have no end
+    scale_embedding: bool = True  # by sqrt(dim)
+
+    @model_validator(mode="after")
+    def divides(self) -> Self:
+        if self.dim % self.num_heads:
+            raise ValueError(f"dim ({self.dim}) must be divisible by num_heads ({self.num_heads})")
+        if self.positions == "rotary" and self.dim // self.num_heads % 2:
+            raise ValueError(
+                f"rotary positions need an even head width; dim / num_heads is {self.dim // self.num_heads}"
+            )
+        if self.positions == "sinusoidal" and self.dim % 2:
+            raise ValueError(f"sinusoidal positions need an even dim, not {self.dim}")
+        return self
+
+
+class TransformerEncoder(Transformer):
+    pass
+
+
+class TransformerDecoder(Transformer):
+    tied: bool = True  # the output layer is the embedding table
+
+
+class Convolution(Strict):
+    """A stack of gated, residual 1-d convolutions (Gehring et al. 2017)."""
+
+    kind: Literal["convolution"] = "convolution"
+    dim: Positive = 256
+    num_layers: Positive = 4
+    kernel: Positive = 3
+    dropout: Share = 0.1
+    positions: Literal["sinusoidal", "learned", "none"] = "learned"
+    max_positions: Positive = 1024
+
+    @model_validator(mode="after")
+    def odd(self) -> Self:
+        if self.kernel % 2 == 0:
+            raise ValueError(f"kernel ({self.kernel}) must be odd, so that the output has the input's length")
+        if self.positions == "sinusoidal" and self.dim % 2:
+            raise ValueError(f"sinusoidal positions need an even dim, not {self.dim}")
+        return self
+
+
+Encoder = Annotated[
+    RecurrentEncoder | TransformerEncoder | Convolution, Field(discriminator="kind")
+]
+Decoder = Annotated[RecurrentDecoder | TransformerDecoder, Field(discriminator="kind")]
+
+
+class Head(Strict):
+    """From the encoder's memory to labels; only `classify` pools."""
+
+    pool: Literal["last", "mean", "max", "attention"] = "attention"
+    dropout: Share = 0.2
+
+
+# --- training and decoding ------------------------------------------------------------------------------------
+
+
+class Train(Strict):
+    """How to train, and when to stop: at the first of steps, epochs, minutes, or patience."""
+
+    steps: Positive | None = None
+    epochs: Positive | None = None
+    minutes: Annotated[float, Field(gt=0)] | None = None  # the schedule is fitted to whichever ends first
+    patience: Positive | None = None  # evaluations without a better one
+
+    batch_tokens: Positive = 4096  # padded source + target tokens in a batch (streams x context of a model)
+    accumulate: Positive = 1  # batches to a step
+    optimizer: Literal["adamw", "sgd"] = "adamw"
+    rate: Annotated[float, Field(gt=0)] = 1e-3
+    schedule: Literal["constant", "noam", "cosine", "plateau"] = "cosine"
+    warmup: Annotated[int, Field(ge=0)] = 200
+    betas: Annotated[tuple[Share, Share], Field(strict=False)] = (0.9, 0.98)
+    momentum: Share = 0.9  # of sgd
+    weight_decay: Annotated[float, Field(ge=0)] = 0.01
+    clip: Annotated[float, Field(ge=0)] = 1.0  # gradient norm; 0 is off
+    label_smoothing: Share = 0.0
+    word_dropout: Share = 0.0  # a share of input tokens becomes <unk>
+    scheduled_sampling: Share = 0.0  # a share of the decoder's inputs is its own guess, at the end of training
+
+    average: Annotated[float, Field(ge=0, lt=1)] = 0.0  # decay of the moving average of weights; 0 is off
+    average_checkpoints: Positive = 1  # the mean of so many
+    average_of: Literal["last", "best"] = "last"
+
+    evaluate_every: Positive | None = None  # steps; None is every epoch
+    evaluate_max: Positive = 2000  # dev examples looked at while training; the end looks at all
+    save_every: Positive | None = None  # steps; None is at every evaluation
+    keep: Positive = 2  # checkpoints
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    workers: Annotated[int, Field(ge=0)] = 0  # processes that prepare batches; 0 is the trainer itself
+
+
+class Decode(Strict):
+    """How `predict` and `evaluate` search, unless told otherwise."""
+
+    width: Positive = 5
+    alpha: Annotated[float, Field(ge=0)] = 1.0  # the best is by log p / |y|^alpha
+    max_len: Positive = 200
+    batch_tokens: Positive = 4096
+
+
+class Config(Strict):
+    task: Task
+    seed: Annotated[int, Field(ge=0)] = 1
+    data: Data = Data()
+    encoder: Encoder | None = None
+    decoder: Decoder | None = None
+    head: Head | None = None
+    train: Train = Train()
+    decode: Decode = Decode()
+
+    @model_validator(mode="after")
+    def fits(self) -> Self:
+        """A task says which parts a network has."""
+        wanted = PARTS[self.task.kind]
+        for part in ("encoder", "decoder", "head"):
+            if part in wanted and getattr(self, part) is None:
+                raise ValueError(f"the task '{self.task.kind}' needs a table [{part}]")
+            if part not in wanted and getattr(self, part) is not None:
+                raise ValueError(f"the task '{self.task.kind}' has no {part}: remove the table [{part}]")
+        if isinstance(self.decoder, RecurrentDecoder) and self.encoder is not None:
+            free = self.decoder.attention in ("parameter_free", "dot", "scaled_dot")
+            if free and self.encoder.dim != self.decoder.dim:
+                raise ValueError(
+                    f"decoder: attention '{self.decoder.attention}' compares the two widths as they are: "
+                    f"make encoder.dim ({self.encoder.dim}) and decoder.dim ({self.decoder.dim}) equal, "
+                    "or use 'general'"
+                )
+        if isinstance(self.task, Translate) and self.task.joint and self.encoder and self.decoder:
+            if self.encoder.dim != self.decoder.dim:
+                raise ValueError(
+                    f"task: joint shares one embedding table: make encoder.dim ({self.encoder.dim}) and "
+                    f"decoder.dim ({self.decoder.dim}) equal, or set task.joint = false"
+                )
+            if self.task.source != self.task.target:
+                raise ValueError("task: joint needs the same settings in task.source and task.target")
+        return self
+
+
+PARTS = {
+    "model": ("decoder",),
+    "classify": ("encoder", "head"),
+    "tag": ("encoder", "head"),
+    "translate": ("encoder", "decoder"),
+}
+
+
+# --- in and out -----------------------------------------------------------------------------------------------
+
+
+def parse(raw: dict[str, Any], where: str) -> Config:
+    """The configuration in `raw`, or one ConfigError that lists every mistake."""
+    lines: list[str] = []
+    while True:
+        try:
+            config = Config.model_validate(raw)
+        except ValidationError as error:
+            mistakes = error.errors()
+            lines += [f"{where}: {_sentence(mistake)}" for mistake in mistakes]
+            # Sizes are compared only when every key is sound: look again without the faulty keys.
+            sound = copy.deepcopy(raw)
+            for mistake in mistakes:
+                _remove(sound, _place(mistake["loc"])[0])
+            if sound != raw:
+                raw = sound
+                continue
+        if lines:
+            raise ConfigError("\n".join(dict.fromkeys(lines)))
+        return config
+
+
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """The tables of a TOML file."""
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such file") from None
+    except IsADirectoryError:
+        raise ConfigError(f"{path}: is a folder; give a configuration file") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not UTF-8 at byte {error.start}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: not TOML: {error}") from None
+
+
+def write_toml(config: Config) -> str:
+    """The whole configuration as TOML; `parse` gives it back."""
+    return "\n".join(_table(config.model_dump(mode="json", exclude_none=True), ())).strip() + "\n"
+
+
+def assign(raw: dict[str, Any], setting: str) -> None:
+    """Put `a.b=value` into the tables of `raw`; the value is read as TOML, or taken as a string."""
+    key, equals, value = setting.partition("=")
+    if not equals or not all(key.split(".")):
+        raise ConfigError(f"--set {setting}: expected key=value, as in train.steps=1000")
+    *tables, last = key.strip().split(".")
+    for name in tables:
+        raw = raw.setdefault(name, {})
+        if not isinstance(raw, dict):
+            raise ConfigError(f"--set {setting}: '{name}' is not a table")
+    try:
+        raw[last] = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        raw[last] = value.strip()
+
+
+def _table(table: dict[str, Any], path: tuple[str, ...]) -> list[str]:
+    plain = {key: value for key, value in table.items() if not isinstance(value, dict)}
+    lines = [f"[{'.'.join(path)}]"] if path and plain else []
+    lines += [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in plain.items()]
+    lines += [""] if lines else []
+    for key, value in table.items():
+        if isinstance(value, dict):
+            lines += _table(value, (*path, key))
+    return lines
+
+
+def _remove(raw: Any, path: list[str]) -> None:
+    for name in path[:-1]:
+        raw = raw.get(name) if isinstance(raw, dict) else None
+    if isinstance(raw, dict) and path:
+        raw.pop(path[-1], None)
+
+
+def _sentence(mistake: ErrorDetails) -> str:
+    """One line for one mistake: the key as the user wrote it, what is wrong, what was meant."""
+    path, siblings = _place(mistake["loc"])
+    key = ".".join(path)
+    match mistake["type"]:
+        case "extra_forbidden":
+            near = difflib.get_close_matches(path[-1], siblings, n=1, cutoff=0.5)
+            guesses = _elsewhere(path[-1]) + near
+            meant = f" (did you mean '{guesses[0]}'?)" if guesses else ""
+            return f"unknown key '{key}'{meant}" + (
+                "" if meant else f"; the keys here are {', '.join(sorted(siblings))}"
+            )
+        case "missing":
+            return f"missing key '{key}'"
+        case "union_tag_not_found":
+            return f"{key}: missing key 'kind'"
+        case "union_tag_invalid":
+            tags = mistake["ctx"]["expected_tags"].replace("'", "").split(", ")
+            return f"{key}: no kind '{mistake['ctx']['tag']}'" + _one_of(mistake["ctx"]["tag"], tags)
+        case "literal_error":
+            choices = [c.strip("'") for c in mistake["ctx"]["expected"].replace(" or ", ", ").split(", ")]
+            return f"{key}: no choice {mistake['input']!r}" + _one_of(str(mistake["input"]), choices)
+        case "value_error":
+            return (f"{key}: " if key else "") + mistake["msg"].removeprefix("Value error, ")
+        case _:
+            return f"{key}: {mistake['msg'].lower()}, not {mistake['input']!r}"
+
+
+def _one_of(wrong: str, choices: list[str]) -> str:
+    near = difflib.get_close_matches(wrong, choices, n=1, cutoff=0.5)
+    return f" (did you mean '{near[0]}'?)" if near else f"; choose one of {', '.join(choices)}"
+
+
+def _place(loc: tuple[int | str, ...]) -> tuple[list[str], list[str]]:
+    """The user's path of a location, without the tags of unions, and the keys that exist beside its end."""
+    path: list[str] = []
+    models: list[type[BaseModel]] = [Config]
+    siblings: list[str] = []
+    for part in loc:
+        tagged = [m for m in models if _tag(m) == part]
+        if tagged and len(models) > 1:
+            models = tagged
+            continue
+        siblings = sorted({name for m in models for name in m.model_fields})
+        path.append(str(part))
+        fields = [m.model_fields[str(part)] for m in models if str(part) in m.model_fields]
+        models = [m for field in fields for m in _models(field.annotation)]
+    return path, siblings
+
+
+def _models(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for argument in get_args(annotation) for model in _models(argument)]
+
+
+def _tag(model: type[BaseModel]) -> str | None:
+    kind = model.model_fields.get("kind")
+    return get_args(kind.annotation)[0] if kind and len(get_args(kind.annotation)) == 1 else None
+
+
+def _elsewhere(name: str) -> list[str]:
+    """Where a key of this name does exist, for the user who put it into the wrong table."""
+    tables = {"task": Task, "data": Data, "encoder": Encoder, "decoder": Decoder, "head": Head}
+    tables |= {"train": Train, "decode": Decode}
+    owners = [
+        table for table, kind in tables.items() if any(name in m.model_fields for m in _models(kind))
+    ]
+    return [f"{owner}.{name}" for owner in owners]
