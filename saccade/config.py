@@ -292,16 +292,19 @@ PARTS = {
 def parse(raw: dict[str, Any], where: str) -> Config:
     """The configuration in `raw`, or one ConfigError that lists every mistake."""
     lines: list[str] = []
+    whole = True  # no table had to be taken out, so what is missing is the user's own omission
     while True:
         try:
             config = Config.model_validate(raw)
         except ValidationError as error:
-            mistakes = error.errors()
-            lines += [f"{where}: {_sentence(mistake)}" for mistake in mistakes]
+            mistakes = [(_place(mistake["loc"])[0], mistake) for mistake in error.errors()]
+            told = [mistake for path, mistake in mistakes if whole or len(path) > 0]
+            lines += [f"{where}: {_sentence(m)}" for m in told if whole or m["type"] != "missing"]
             # Sizes are compared only when every key is sound: look again without the faulty keys.
             sound = copy.deepcopy(raw)
-            for mistake in mistakes:
-                _remove(sound, _place(mistake["loc"])[0])
+            for path, mistake in mistakes:
+                _remove(sound, path)
+                whole &= len(path) > 1 or mistake["type"] == "extra_forbidden"
             if sound != raw:
                 raw = sound
                 continue
