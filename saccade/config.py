@@ -37,7 +37,9 @@ class Tokenizer(Strict):
     size: Positive = 8000  # the largest vocabulary, specials included
     min_count: Positive = 1  # rarer words or characters become <unk>
     lowercase: bool = False
-    split_punctuation: bool = False  # word, bpe: "end." is two words; the spaces are then not restored exactly
+    split_punctuation: bool = (
+        False  # word, bpe: "end." is two words; the spaces are then not restored exactly
+    )
 
 
 # --- tasks ----------------------------------------------------------------------------------------------------
@@ -48,7 +50,9 @@ class LanguageModel(Strict):
 
     kind: Literal["model"] = "model"
     tokenizer: Tokenizer = Tokenizer(kind="char")
-    context: Positive = 128  # the window of a Transformer, the length of truncated back-propagation of an RNN
+    context: Positive = (
+        128  # the window of a Transformer, the length of truncated back-propagation of an RNN
+    )
 
 
 class Classify(Strict):
@@ -72,6 +76,9 @@ class Translate(Strict):
     source: Tokenizer = Tokenizer()
     target: Tokenizer = Tokenizer()
     joint: bool = False  # one vocabulary, trained on both sides, and one embedding table
+    metric: Literal["bleu", "chrf", "sequence_error", "token_error"] = (
+        "bleu"  # the best model is by this
+    )
 
 
 Task = Annotated[LanguageModel | Classify | Tag | Translate, Field(discriminator="kind")]
@@ -83,9 +90,15 @@ class Data(Strict):
     train: Tuple = ()
     dev: Tuple = ()
     format: Literal["auto", "tsv", "lines", "jsonl", "conllu", "columns", "text"] = "auto"
-    source: Annotated[tuple[Column, ...], Field(strict=False)] = ()  # columns (from 1) or keys; () is all but target
-    target: Column | None = None  # column (from 1), key, or CoNLL-U field; None is the format's usual one
-    dev_share: Annotated[float, Field(gt=0.0, lt=0.5)] = 0.05  # cut off, by source, when no dev file is given
+    source: Annotated[
+        tuple[Column, ...], Field(strict=False)
+    ] = ()  # columns (from 1) or keys; () is all but target
+    target: Column | None = (
+        None  # column (from 1), key, or CoNLL-U field; None is the format's usual one
+    )
+    dev_share: Annotated[float, Field(gt=0.0, lt=0.5)] = (
+        0.05  # cut off, by source, when no dev file is given
+    )
     dev_max: Positive = 2000
     max_len: Positive = 1024  # longer examples are left out of training, and counted
 
@@ -110,7 +123,9 @@ class RecurrentEncoder(Recurrent):
     @model_validator(mode="after")
     def halves(self) -> Self:
         if self.bidirectional and self.dim % 2:
-            raise ValueError(f"dim ({self.dim}) must be even when bidirectional: each direction has half")
+            raise ValueError(
+                f"dim ({self.dim}) must be even when bidirectional: each direction has half"
+            )
         return self
 
 
@@ -118,7 +133,9 @@ class RecurrentDecoder(Recurrent):
     attention: Literal[
         "off", "parameter_free", "dot", "scaled_dot", "general", "concat", "additive"
     ] = "additive"
-    context: Literal["cell", "output"] = "cell"  # where the context enters: Bahdanau 2015, or Luong 2015
+    context: Literal["cell", "output"] = (
+        "cell"  # where the context enters: Bahdanau 2015, or Luong 2015
+    )
     tied: bool = True  # the output layer is the embedding table
 
 
@@ -174,7 +191,9 @@ class Convolution(Strict):
     @model_validator(mode="after")
     def odd(self) -> Self:
         if self.kernel % 2 == 0:
-            raise ValueError(f"kernel ({self.kernel}) must be odd, so that the output has the input's length")
+            raise ValueError(
+                f"kernel ({self.kernel}) must be odd, so that the output has the input's length"
+            )
         if self.positions == "sinusoidal" and self.dim % 2:
             raise ValueError(f"sinusoidal positions need an even dim, not {self.dim}")
         return self
@@ -201,10 +220,14 @@ class Train(Strict):
 
     steps: Positive | None = None
     epochs: Positive | None = None
-    minutes: Annotated[float, Field(gt=0)] | None = None  # the schedule is fitted to whichever ends first
+    minutes: Annotated[float, Field(gt=0)] | None = (
+        None  # the schedule is fitted to whichever ends first
+    )
     patience: Positive | None = None  # evaluations without a better one
 
-    batch_tokens: Positive = 4096  # padded source + target tokens in a batch (streams x context of a model)
+    batch_tokens: Positive = (
+        4096  # padded source + target tokens in a batch (streams x context of a model)
+    )
     accumulate: Positive = 1  # batches to a step
     optimizer: Literal["adamw", "sgd"] = "adamw"
     rate: Annotated[float, Field(gt=0)] = 1e-3
@@ -216,9 +239,13 @@ class Train(Strict):
     clip: Annotated[float, Field(ge=0)] = 1.0  # gradient norm; 0 is off
     label_smoothing: Share = 0.0
     word_dropout: Share = 0.0  # a share of input tokens becomes <unk>
-    scheduled_sampling: Share = 0.0  # a share of the decoder's inputs is its own guess, at the end of training
+    scheduled_sampling: Share = (
+        0.0  # a share of the decoder's inputs is its own guess, at the end of training
+    )
 
-    average: Annotated[float, Field(ge=0, lt=1)] = 0.0  # decay of the moving average of weights; 0 is off
+    average: Annotated[float, Field(ge=0, lt=1)] = (
+        0.0  # decay of the moving average of weights; 0 is off
+    )
     average_checkpoints: Positive = 1  # the mean of so many
     average_of: Literal["last", "best"] = "last"
 
@@ -228,7 +255,9 @@ class Train(Strict):
     keep: Positive = 2  # checkpoints
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
-    workers: Annotated[int, Field(ge=0)] = 0  # processes that prepare batches; 0 is the trainer itself
+    workers: Annotated[int, Field(ge=0)] = (
+        0  # processes that prepare batches; 0 is the trainer itself
+    )
 
 
 class Decode(Strict):
@@ -236,7 +265,10 @@ class Decode(Strict):
 
     width: Positive = 5
     alpha: Annotated[float, Field(ge=0)] = 1.0  # the best is by log p / |y|^alpha
-    max_len: Positive = 200
+    max_len: Positive = 200  # of an output, in tokens ...
+    max_ratio: Annotated[float, Field(gt=0)] = (
+        3.0  # ... and at most so many for a token of the source, and 10
+    )
     batch_tokens: Positive = 4096
 
 
@@ -258,14 +290,16 @@ class Config(Strict):
             if part in wanted and getattr(self, part) is None:
                 raise ValueError(f"the task '{self.task.kind}' needs a table [{part}]")
             if part not in wanted and getattr(self, part) is not None:
-                raise ValueError(f"the task '{self.task.kind}' has no {part}: remove the table [{part}]")
+                raise ValueError(
+                    f"the task '{self.task.kind}' has no {part}: remove the table [{part}]"
+                )
         if isinstance(self.decoder, RecurrentDecoder) and self.encoder is not None:
-            free = self.decoder.attention in ("parameter_free", "dot", "scaled_dot")
+            free = self.decoder.attention == "parameter_free"
             if free and self.encoder.dim != self.decoder.dim:
                 raise ValueError(
-                    f"decoder: attention '{self.decoder.attention}' compares the two widths as they are: "
+                    "decoder: parameter-free attention compares encoder and decoder as they are: "
                     f"make encoder.dim ({self.encoder.dim}) and decoder.dim ({self.decoder.dim}) equal, "
-                    "or use 'general'"
+                    "or use 'dot'"
                 )
         if isinstance(self.task, Translate) and self.task.joint and self.encoder and self.decoder:
             if self.encoder.dim != self.decoder.dim:
@@ -274,7 +308,9 @@ class Config(Strict):
                     f"decoder.dim ({self.decoder.dim}) equal, or set task.joint = false"
                 )
             if self.task.source != self.task.target:
-                raise ValueError("task: joint needs the same settings in task.source and task.target")
+                raise ValueError(
+                    "task: joint needs the same settings in task.source and task.target"
+                )
         return self
 
 
@@ -332,20 +368,26 @@ def write_toml(config: Config) -> str:
     return "\n".join(_table(config.model_dump(mode="json", exclude_none=True), ())).strip() + "\n"
 
 
-def assign(raw: dict[str, Any], setting: str) -> None:
-    """Put `a.b=value` into the tables of `raw`; the value is read as TOML, or taken as a string."""
-    key, equals, value = setting.partition("=")
-    if not equals or not all(key.split(".")):
-        raise ConfigError(f"--set {setting}: expected key=value, as in train.steps=1000")
-    *tables, last = key.strip().split(".")
+def assign(raw: dict[str, Any], key: str, value: Any) -> None:
+    """Put a value at `a.b.c` into the tables of `raw`."""
+    *tables, last = key.split(".")
     for name in tables:
         raw = raw.setdefault(name, {})
         if not isinstance(raw, dict):
-            raise ConfigError(f"--set {setting}: '{name}' is not a table")
+            raise ConfigError(f"{key}: '{name}' is not a table")
+    raw[last] = value
+
+
+def assign_text(raw: dict[str, Any], setting: str) -> None:
+    """The same from `a.b.c=value`; the value is read as TOML, or taken as a string."""
+    key, equals, value = setting.partition("=")
+    if not equals or not all(part.strip() for part in key.split(".")):
+        raise ConfigError(f"--set {setting}: expected key=value, as in train.steps=1000")
     try:
-        raw[last] = tomllib.loads(f"value = {value}")["value"]
+        parsed = tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
-        raw[last] = value.strip()
+        parsed = value.strip()
+    assign(raw, key.strip(), parsed)
 
 
 def _table(table: dict[str, Any], path: tuple[str, ...]) -> list[str]:
@@ -384,10 +426,16 @@ def _sentence(mistake: ErrorDetails) -> str:
             return f"{key}: missing key 'kind'"
         case "union_tag_invalid":
             tags = mistake["ctx"]["expected_tags"].replace("'", "").split(", ")
-            return f"{key}: no kind '{mistake['ctx']['tag']}'" + _one_of(mistake["ctx"]["tag"], tags)
+            return f"{key}: no kind '{mistake['ctx']['tag']}'" + _one_of(
+                mistake["ctx"]["tag"], tags
+            )
         case "literal_error":
-            choices = [c.strip("'") for c in mistake["ctx"]["expected"].replace(" or ", ", ").split(", ")]
-            return f"{key}: no choice {mistake['input']!r}" + _one_of(str(mistake["input"]), choices)
+            choices = [
+                c.strip("'") for c in mistake["ctx"]["expected"].replace(" or ", ", ").split(", ")
+            ]
+            return f"{key}: no choice {mistake['input']!r}" + _one_of(
+                str(mistake["input"]), choices
+            )
         case "value_error":
             return (f"{key}: " if key else "") + mistake["msg"].removeprefix("Value error, ")
         case _:
@@ -432,6 +480,8 @@ def _elsewhere(name: str) -> list[str]:
     tables = {"task": Task, "data": Data, "encoder": Encoder, "decoder": Decoder, "head": Head}
     tables |= {"train": Train, "decode": Decode}
     owners = [
-        table for table, kind in tables.items() if any(name in m.model_fields for m in _models(kind))
+        table
+        for table, kind in tables.items()
+        if any(name in m.model_fields for m in _models(kind))
     ]
     return [f"{owner}.{name}" for owner in owners]

@@ -1,0 +1,245 @@
+"""The command line: parse, call one function, print. stdout is data, stderr is log.
+
+Exit 0 done, 1 a negative answer, 2 the user's mistake, 75 stopped by a signal with all saved.
+Heavy imports stand inside the commands, so that `saccade --help` is instant.
+"""
+
+import json
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from saccade.errors import SaccadeError
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    help="Sequence models: one command from a raw file to a model.",
+)
+SHOWN = 100  # defects printed; a program that wants all asks for --json
+
+Data = Annotated[list[str], typer.Argument(help="A file, or two that are aligned line by line.")]
+RunFolder = Annotated[Path, typer.Argument(help="A run's directory.", metavar="RUN")]
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", help="A setting, as in --set train.minutes=3.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.command()
+def train(
+    data: Annotated[
+        list[str],
+        typer.Argument(help="A data file (or two, aligned line by line), or a configuration.toml."),
+    ],
+    task: Annotated[
+        str | None, typer.Option(help="model, classify, tag or translate; else by the file's shape.")
+    ] = None,
+    dev: Annotated[
+        list[str] | None, typer.Option(help="A file to measure on (twice for two files).")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The run's directory.")] = None,
+    settings: Settings = None,
+) -> None:
+    """Train a model from a raw file, with no configuration at all or with any."""
+    from saccade.config import assign_text
+    from saccade.tasks.choose import complete
+    from saccade.training.run import gather, new_folder, start
+
+    raw, where = gather(data, task=task, dev=dev)
+    for setting in settings or []:
+        assign_text(raw, setting)
+    config, reason = complete(raw, where)
+    folder = new_folder(config, out)
+    say(f"{config.data.train[0]}: {reason}; all settings are in {folder / 'config.toml'}")
+    stop = Stop()
+    _follow(start(config, folder, stop), folder, config.task.kind)
+
+
+@app.command()
+def resume(run: RunFolder) -> None:
+    """Go on with a run that was stopped."""
+    from saccade.training.run import read_config
+    from saccade.training.run import resume as go_on
+
+    config = read_config(run)
+    _follow(go_on(run, Stop()), run, config.task.kind)
+
+
+@app.command()
+def predict(
+    run: RunFolder,
+    file: Annotated[Path | None, typer.Argument(help="Lines to read; else standard input.")] = None,
+    width: Annotated[int | None, typer.Option(help="Of the beam; 1 is greedy.")] = None,
+    nbest: Annotated[int, typer.Option(help="So many for each line, best first.")] = 1,
+    as_json: AsJson = False,
+) -> None:
+    """A line in, a line out, in order; with --nbest N lines of score<TAB>text for each."""
+    from saccade.training.run import load
+
+    model = load(run)
+    for found in model.stream(lines(file), width, nbest):
+        ranked = [(found.text, found.score), *found.others]
+        if as_json:
+            print(json.dumps([{"text": t, "score": s} for t, s in ranked], ensure_ascii=False))
+        elif nbest > 1:
+            print("\n".join(f"{score:.4f}\t{one_line(text)}" for text, score in ranked))
+        else:
+            print(one_line(found.text))
+
+
+@app.command()
+def evaluate(
+    run: RunFolder,
+    data: Annotated[
+        list[str] | None, typer.Argument(help="Files as in training; else the run's own dev set.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """The task's metrics on a file."""
+    from saccade.training.run import load
+
+    scores = load(run).evaluate(*(data or []))
+    if as_json:
+        print(json.dumps(scores))
+    else:
+        for name, value in scores.items():
+            print(f"{name}\t{value:.4f}")
+
+
+@app.command()
+def score(run: RunFolder, data: Data, as_json: AsJson = False) -> None:
+    """log p(target | source) and perplexity of each example, a line each."""
+    from math import exp
+
+    from saccade.training.run import load
+
+    total, tokens = 0.0, 0
+    for log_p, count in load(run).score(*data):
+        total, tokens = total + log_p, tokens + count
+        perplexity = exp(min(-log_p / max(count, 1), 700.0))
+        if as_json:
+            record = {"log_p": log_p, "tokens": count, "perplexity": perplexity}
+            print(json.dumps(record))
+        else:
+            print(f"{log_p:.4f}\t{count}\t{perplexity:.4f}")
+    say(f"{total:.4f} for {tokens:,} tokens: perplexity {exp(min(-total / max(tokens, 1), 700)):.4f}")
+
+
+@app.command()
+def check(
+    data: Annotated[
+        list[str],
+        typer.Argument(help="A data file (or two, aligned line by line), or a configuration.toml."),
+    ],
+    task: Annotated[str | None, typer.Option(help="model, classify, tag or translate.")] = None,
+    dev: Annotated[list[str] | None, typer.Option(help="The dev file (twice for two).")] = None,
+    settings: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """What is wrong with the data, with file and line; exit 1 if anything is."""
+    from saccade.config import assign_text
+    from saccade.data.check import check as defects_of
+    from saccade.tasks.choose import understand
+    from saccade.training.run import gather
+
+    raw, where = gather(data, task=task, dev=dev)
+    for setting in settings or []:
+        assign_text(raw, setting)
+    kind, config = understand(raw, where)
+    found = 0
+    for defect in defects_of(config, kind):
+        found += 1
+        if as_json:
+            print(json.dumps({name: getattr(defect, name) for name in defect.__slots__}))
+        elif found <= SHOWN:
+            print(defect)
+    if found > SHOWN and not as_json:
+        print(f"... and {found - SHOWN:,} more; --json lists all")
+    say(f"{found:,} defects" if found else "no defects")
+    raise typer.Exit(1 if found else 0)
+
+
+# --- helpers --------------------------------------------------------------------------------------
+
+
+class Stop:
+    """Asks training to stop at the first SIGTERM or Ctrl-C; a second Ctrl-C ends the process."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        for name in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(name, self._ask)
+
+    def _ask(self, number: int, frame: Any) -> None:
+        if self.asked:
+            sys.exit(130)
+        self.asked = True
+        say("stopping after this step; again to stop at once")
+
+    def __call__(self) -> bool:
+        return self.asked
+
+
+def _follow(events: Any, folder: Path, kind: str) -> None:
+    """Show a training run to its end, and say what can be done with it."""
+    from saccade.training.events import Finished
+    from saccade.training.report import show
+
+    for event in show(events, folder):
+        if isinstance(event, Finished) and event.reason == "stopped":
+            say(f"all is saved; go on with: saccade resume {folder}")
+            raise typer.Exit(75)
+        if isinstance(event, Finished):
+            for name, value in event.scores.items():
+                print(f"{name}\t{value:.4f}")
+    say(f"the run is in {folder}; next: saccade predict {folder} FILE")
+
+
+def lines(path: Path | None) -> Iterator[str]:
+    """The lines of a file or of standard input, split at \\n only; one at a time."""
+    from saccade.errors import DataError
+
+    try:
+        stream = sys.stdin.buffer if path is None or str(path) == "-" else path.open("rb")
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
+    name = "standard input" if path is None else str(path)
+    with stream:
+        for number, line in enumerate(stream, 1):
+            try:
+                yield line.rstrip(b"\n").removesuffix(b"\r").decode("utf-8")
+            except UnicodeDecodeError as error:
+                where = f"{name}:{number}"
+                raise DataError(f"{where}: not UTF-8 at byte {error.start}; convert the file") from None
+
+
+def one_line(text: str) -> str:
+    return text.replace("\r", " ").replace("\n", " ")
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def main() -> NoReturn:
+    """The entry point: a user's mistake is a few lines and exit 2, never a traceback."""
+    try:
+        app(standalone_mode=True)
+    except SaccadeError as error:
+        say(f"saccade: {error}")
+        sys.exit(2)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(0)
+    sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()

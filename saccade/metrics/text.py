@@ -1,0 +1,77 @@
+"""How near generated texts are to their references, of which each may have several."""
+
+from collections.abc import Callable, Sequence
+from itertools import zip_longest
+from typing import Any, Literal
+
+from rapidfuzz.distance import Levenshtein
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+
+from saccade.errors import DataError
+
+
+def bleu(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> float:
+    """Corpus BLEU, 0 to 100: sacrebleu's default, 13a and cased."""
+    _check(hypotheses, references)
+    # force: do not warn that a text looks tokenized; whoever trains on such text has chosen it.
+    return float(BLEU(force=True).corpus_score(hypotheses, _streams(references)).score)
+
+
+def chrf(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> float:
+    """Corpus chrF2, 0 to 100: sacrebleu's default."""
+    _check(hypotheses, references)
+    return float(CHRF().corpus_score(hypotheses, _streams(references)).score)
+
+
+def _streams(references: Sequence[Sequence[str]]) -> list[list[Any]]:
+    """All first references, all second ones ...; None for a lack, as sacrebleu wants it."""
+    return [list(stream) for stream in zip_longest(*references)]
+
+
+def exact_match(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> float:
+    """The percentage of hypotheses that equal one of their references."""
+    _check(hypotheses, references)
+    hits = sum(guess in accepted for guess, accepted in zip(hypotheses, references, strict=True))
+    return 100 * hits / len(hypotheses)
+
+
+def sequence_error_rate(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> float:
+    """The percentage of hypotheses that equal none of their references.
+
+    In grapheme-to-phoneme conversion and inflection this is called the word error rate.
+    """
+    return 100 - exact_match(hypotheses, references)
+
+
+def token_error_rate(
+    hypotheses: Sequence[str],
+    references: Sequence[Sequence[str]],
+    unit: Literal["token", "char"] = "token",
+) -> float:
+    """Edits for every 100 tokens, or characters, of the reference: Levenshtein, over the corpus.
+
+    Each hypothesis is held against its closest reference, the longest of equally close ones; tokens
+    are what whitespace separates. Above 100 where hypotheses are far too long.
+    """
+    _check(hypotheses, references)
+    cut: Callable[[str], Sequence[str]] = str.split if unit == "token" else str
+    edits = length = 0
+    for guess, accepted in zip(hypotheses, references, strict=True):
+        ours, theirs = cut(guess), map(cut, accepted)
+        distance, shortness = min((Levenshtein.distance(ours, ref), -len(ref)) for ref in theirs)
+        edits += distance
+        length -= shortness
+    return 100 * edits / max(length, 1)  # of references that are all empty: 100 for each edit
+
+
+def _check(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> None:
+    if len(hypotheses) != len(references):
+        raise DataError(f"{len(hypotheses)} hypotheses, but references for {len(references)}")
+    if not hypotheses:
+        raise DataError("nothing to score: there are no hypotheses")
+    for number, accepted in enumerate(references, start=1):
+        if not accepted or isinstance(
+            accepted, str
+        ):  # a string is a sequence of strings, but none of ours
+            raise DataError(f"item {number}: expected a list of one or more references")

@@ -1,0 +1,195 @@
+"""Decoders: `logits, state = decoder(tokens, state)`, for a whole target or for one column of it.
+
+With a memory they write what it says; without one they are language models. No decoder learns what the
+source was, and none remembers anything between calls: all that goes on is in the state.
+"""
+
+from abc import ABC, abstractmethod
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from saccade.models.encoders import Embedding
+from saccade.nn.attention import Attention, additive_mask
+from saccade.nn.dropout import Dropout
+from saccade.nn.loss import Loss, projected_cross_entropy
+from saccade.nn.padded import Memory, Padded
+from saccade.nn.recurrent import LayerState, Recurrent
+from saccade.nn.state import Fixed
+from saccade.nn.transformer import Block
+
+
+class Decoder(nn.Module, ABC):
+    """What all decoders share: an embedding below, an output layer above."""
+
+    def __init__(self, embedding: Embedding, dim: int, tied: bool):
+        super().__init__()
+        self.dim = dim
+        self.embedding = embedding
+        self.output = nn.Linear(dim, embedding.num_embeddings)  # (V, D)
+        if tied:
+            self.output.weight = embedding.weight
+
+    @abstractmethod
+    def start(self, memory: Memory | None, rows: int) -> Any:
+        """The state before the first token, for a memory or, without one, for so many rows."""
+
+    @abstractmethod
+    def hidden(self, tokens: Int[Tensor, "B T"], state: Any) -> tuple[Float[Tensor, "B T D"], Any]:
+        """What the output layer reads at each position, and the state after the last."""
+
+    def forward(self, tokens: Int[Tensor, "B T"], state: Any) -> tuple[Float[Tensor, "B T V"], Any]:
+        hidden, state = self.hidden(tokens, state)
+        return self.output(hidden), state
+
+    def loss(
+        self,
+        tokens: Int[Tensor, "B T"],
+        targets: Padded,
+        state: Any,
+        smoothing: float = 0.0,
+    ) -> tuple[Loss, Any]:
+        """The loss of `targets` after `tokens`, and the state; logits are never held all at once."""
+        hidden, state = self.hidden(tokens, state)
+        loss, nll = projected_cross_entropy(
+            targets.real(hidden),
+            self.output.weight,
+            self.output.bias,
+            targets.real(targets.values),
+            smoothing,
+        )
+        return Loss(loss, nll, targets.count), state
+
+
+class RecurrentState(NamedTuple):
+    layers: tuple[LayerState, ...]
+    source: Fixed | None  # (keys, values, keep) with attention, (context,) without
+
+
+class RecurrentDecoder(Decoder):
+    """A recurrent language model, conditioned on a memory if there is one.
+
+    Without attention the memory's summary gives the first state (Sutskever et al. 2014) and is read
+    again at every step (Cho et al. 2014). With attention the context of step t enters the cell,
+    e = f(s_{t-1}, h_i) and s_t = g(y_{t-1}, s_{t-1}, c_t) (Bahdanau et al. 2015), or only the output
+    (Luong et al. 2015), which lets the whole target run through the layers at once.
+    """
+
+    def __init__(
+        self,
+        embedding: Embedding,
+        layers: Recurrent,
+        *,
+        memory_dim: int | None,
+        attention: Attention | None,
+        context_in_cell: bool,
+        dropout: float,
+        tied: bool,
+    ):
+        super().__init__(embedding, layers.dim, tied)
+        self.layers = layers
+        self.drop = Dropout(dropout)
+        self.attention = attention
+        self.context_in_cell = context_in_cell
+        if memory_dim is not None:
+            parts = 2 if layers.cell == "lstm" else 1
+            self.first = nn.Linear(memory_dim, len(layers.layers) * parts * layers.dim)
+        if attention is not None and memory_dim is not None:
+            width = layers.dim + memory_dim + (embedding.embedding_dim if context_in_cell else 0)
+            self.readout = nn.Linear(width, layers.dim)
+
+    def start(self, memory: Memory | None, rows: int) -> RecurrentState:
+        if memory is None:
+            return RecurrentState(self.layers.zeros(rows, self.output.weight), None)
+        parts = torch.tanh(self.first(memory.summary)).split(self.dim, -1)
+        each = len(parts) // len(self.layers.layers)
+        layers = tuple(parts[i : i + each] for i in range(0, len(parts), each))
+        if self.attention is None:
+            return RecurrentState(layers, Fixed((memory.summary,)))
+        keys = self.attention.prepare(memory.values)
+        return RecurrentState(layers, Fixed((keys, memory.values, memory.keep)))
+
+    def hidden(
+        self, tokens: Int[Tensor, "B T"], state: RecurrentState
+    ) -> tuple[Float[Tensor, "B T D"], RecurrentState]:
+        embedded = self.drop(self.embedding(tokens))
+        if state.source is None:
+            outputs, layers = self.layers(embedded, state.layers)
+        elif self.attention is None:
+            (context,) = state.source.tree
+            context = context.unsqueeze(1).expand(-1, tokens.size(1), -1)
+            outputs, layers = self.layers(torch.cat([embedded, context], -1), state.layers)
+        elif self.context_in_cell:
+            outputs, layers = self._context_in_cell(self.attention, embedded, state)
+        else:
+            outputs, layers = self.layers(embedded, state.layers)
+            context = self.attention(outputs, *state.source.tree)
+            outputs = torch.tanh(self.readout(torch.cat([outputs, context], -1)))
+        return self.drop(outputs), RecurrentState(layers, state.source)
+
+    def _context_in_cell(
+        self, attention: Attention, embedded: Float[Tensor, "B T D"], state: RecurrentState
+    ) -> tuple[Float[Tensor, "B T D"], tuple[LayerState, ...]]:
+        assert state.source is not None
+        layers, outputs, contexts = state.layers, [], []
+        for column in embedded.split(1, dim=1):
+            query = layers[-1][0].unsqueeze(1)  # s_{t-1}: (B, 1, D)
+            context = attention(query, *state.source.tree)
+            output, layers = self.layers(torch.cat([column, context], -1), layers)
+            outputs.append(output)
+            contexts.append(context)
+        read = torch.cat([torch.cat(outputs, 1), torch.cat(contexts, 1), embedded], -1)
+        return torch.tanh(self.readout(read)), layers
+
+
+class TransformerState(NamedTuple):
+    caches: tuple[tuple[Tensor, Tensor], ...]  # each layer's keys and values so far: (B, H, t, K)
+    source: Fixed | None  # (each layer's keys and values of the memory, its mask)
+
+
+class TransformerDecoder(Decoder):
+    """Every position looks back at all before it, and at the memory if there is one."""
+
+    def __init__(
+        self,
+        embedding: Embedding,
+        positions: nn.Module,
+        blocks: list[Block],
+        norm: nn.Module,
+        dropout: float,
+        tied: bool,
+    ):
+        super().__init__(embedding, embedding.embedding_dim, tied)
+        self.positions = positions
+        self.blocks = nn.ModuleList(blocks)
+        self.norm = norm
+        self.drop = Dropout(dropout)
+
+    def start(self, memory: Memory | None, rows: int) -> TransformerState:
+        weight = self.output.weight
+        caches = []
+        for block in self.blocks:
+            K = block.attention.head_dim
+            H = block.attention.out.weight.size(1) // K
+            empty = weight.new_zeros(rows, H, 0, K)
+            caches.append((empty, empty))
+        if memory is None:
+            return TransformerState(tuple(caches), None)
+        sources = tuple(block.cross.prepare(memory.values) for block in self.blocks)
+        mask = additive_mask(memory.keep, memory.values.dtype)
+        return TransformerState(tuple(caches), Fixed((sources, mask)))
+
+    def hidden(
+        self, tokens: Int[Tensor, "B T"], state: TransformerState
+    ) -> tuple[Float[Tensor, "B T D"], TransformerState]:
+        past = state.caches[0][0].size(2)
+        x = self.drop(self.positions(self.embedding(tokens), past))
+        sources, mask = (None, None) if state.source is None else state.source.tree
+        caches = []
+        for i, block in enumerate(self.blocks):
+            memory = None if sources is None else sources[i]
+            x, cache = block(x, cache=state.caches[i], causal=True, memory=memory, memory_mask=mask)
+            caches.append(cache)
+        return self.norm(x), TransformerState(tuple(caches), state.source)

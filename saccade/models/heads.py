@@ -1,0 +1,72 @@
+"""Heads: from a memory to labels, one for the whole or one for each word."""
+
+from math import inf
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from saccade.nn.dropout import Dropout
+from saccade.nn.padded import Memory, masked_mean
+from saccade.nn.watch import record
+
+Pool = Literal["last", "mean", "max", "attention"]
+
+
+class Pooled(nn.Module):
+    """One row of logits for a sequence: (B, labels)."""
+
+    def __init__(self, dim: int, num_labels: int, pool: Pool, dropout: float):
+        super().__init__()
+        self.pool = pool
+        if pool == "attention":
+            self.score = nn.Linear(dim, 1)  # a learned query: which positions matter
+        self.drop = Dropout(dropout)
+        self.output = nn.Linear(dim, num_labels)
+
+    def forward(self, memory: Memory) -> Float[Tensor, "B labels"]:
+        return self.output(self.drop(self._pooled(memory)))  # type: ignore[no-any-return]
+
+    def _pooled(self, memory: Memory) -> Float[Tensor, "B D"]:
+        values, keep = memory.values, memory.keep
+        match self.pool:
+            case "last":
+                return memory.summary
+            case "mean":
+                return masked_mean(values, keep)
+            case "max":
+                hidden = values if keep is None else values.masked_fill(~keep.unsqueeze(-1), -inf)
+                return hidden.amax(1)
+            case "attention":
+                scores = self.score(values).mT  # (B, 1, S)
+                if keep is not None:
+                    scores = scores.masked_fill(~keep.unsqueeze(1), -inf)
+                weights = scores.softmax(-1)
+                record(self, weights)
+                return (weights @ values).squeeze(1)
+
+
+class PerWord(nn.Module):
+    """A row of logits for each word, read from the mean of its pieces: (B, words, labels)."""
+
+    def __init__(self, dim: int, num_labels: int, dropout: float):
+        super().__init__()
+        self.drop = Dropout(dropout)
+        self.output = nn.Linear(dim, num_labels)
+
+    def forward(self, memory: Memory, words: Int[Tensor, "B S"]) -> Float[Tensor, "B words labels"]:
+        """`words` says to which word each position belongs; a position of no word has -1."""
+        return self.output(self.drop(word_means(memory.values, words)))  # type: ignore[no-any-return]
+
+
+def word_means(
+    values: Float[Tensor, "B S D"], words: Int[Tensor, "B S"]
+) -> Float[Tensor, "B words D"]:
+    """For each word the mean of its positions; zeros for words beyond a row's last."""
+    B, _, D = values.shape
+    slots = int(words.max()) + 2  # slot 0 collects what belongs to no word
+    where = (words + 1 + torch.arange(B, device=words.device)[:, None] * slots).flatten()
+    sums = values.new_zeros(B * slots, D).index_add(0, where, values.flatten(0, 1))
+    counts = values.new_zeros(B * slots).index_add(0, where, values.new_ones(where.numel()))
+    return (sums / counts.clamp(min=1).unsqueeze(-1)).view(B, slots, D)[:, 1:]

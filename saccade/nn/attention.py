@@ -1,0 +1,247 @@
+"""Attention: how much each target position listens to each source position.
+
+Every mechanism here is `softmax(mask(score(query, keys))) . values`; only `score` differs.
+B batch, S source positions, T target positions, D width, H heads, K head width.
+"""
+
+from math import inf, sqrt
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from saccade.nn.dropout import dropout
+from saccade.nn.positions import rotate
+from saccade.nn.watch import listening, record
+
+
+def attention_weights(
+    scores: Float[Tensor, "*B T S"], keep: Bool[Tensor, "*#B #T S"] | None
+) -> Float[Tensor, "*B T S"]:
+    """The softmax of the scores over the positions in `keep`."""
+    if keep is not None:
+        scores = scores.masked_fill(~keep, -inf)
+    return scores.softmax(-1)
+
+
+def attend(
+    scores: Float[Tensor, "B T S"],
+    values: Float[Tensor, "B S D"],
+    keep: Bool[Tensor, "B S"] | None = None,
+) -> Float[Tensor, "B T D"]:
+    """The weighted mean of `values`, over the positions in `keep`."""
+    return attention_weights(scores, None if keep is None else keep.unsqueeze(1)) @ values
+
+
+class Dot(nn.Module):
+    """score(q, k) = q . k; keys of another width are first brought to the query's by a learned map."""
+
+    def __init__(self, query_dim: int, key_dim: int):
+        super().__init__()
+        same = query_dim == key_dim
+        self.bridge = nn.Identity() if same else nn.Linear(key_dim, query_dim, bias=False)
+
+    def prepare(self, keys: Float[Tensor, "B S C"]) -> Float[Tensor, "B S D"]:
+        return self.bridge(keys)  # type: ignore[no-any-return]
+
+    def forward(
+        self, query: Float[Tensor, "B T D"], keys: Float[Tensor, "B S D"]
+    ) -> Float[Tensor, "B T S"]:
+        return query @ keys.mT
+
+
+class ParameterFree(Dot):
+    """score(q, x) = q . x, and the items themselves are the values: nothing is learned."""
+
+    def __init__(self, query_dim: int, key_dim: int):
+        assert query_dim == key_dim, "items are compared with the query as they are"
+        super().__init__(query_dim, key_dim)
+
+
+class ScaledDot(Dot):
+    """score(q, k) = q . k / sqrt(d), whose variance does not grow with d     Vaswani et al. 2017"""
+
+    def forward(
+        self, query: Float[Tensor, "B T D"], keys: Float[Tensor, "B S D"]
+    ) -> Float[Tensor, "B T S"]:
+        return query @ keys.mT / sqrt(query.size(-1))
+
+
+class General(nn.Module):
+    """score(q, k) = q . W k     Luong et al. 2015, arxiv.org/abs/1508.04025"""
+
+    def __init__(self, query_dim: int, key_dim: int):
+        super().__init__()
+        self.key = nn.Linear(key_dim, query_dim, bias=False)  # W: (query_dim, key_dim)
+
+    def prepare(self, keys: Float[Tensor, "B S C"]) -> Float[Tensor, "B S D"]:
+        return self.key(keys)  # type: ignore[no-any-return]
+
+    def forward(
+        self, query: Float[Tensor, "B T D"], keys: Float[Tensor, "B S D"]
+    ) -> Float[Tensor, "B T S"]:
+        return query @ keys.mT
+
+
+class Additive(nn.Module):
+    """score(q, k) = w . tanh(W q + U k)     Bahdanau et al. 2015, arxiv.org/abs/1409.0473"""
+
+    def __init__(self, query_dim: int, key_dim: int):
+        super().__init__()
+        self.query = nn.Linear(query_dim, query_dim, bias=False)  # W
+        self.key = nn.Linear(key_dim, query_dim)  # U, and the one bias that the sum needs
+        self.score = nn.Linear(query_dim, 1, bias=False)  # w
+
+    def prepare(self, keys: Float[Tensor, "B S C"]) -> Float[Tensor, "B S D"]:
+        return self.key(keys)  # type: ignore[no-any-return]
+
+    def forward(
+        self, query: Float[Tensor, "B T D"], keys: Float[Tensor, "B S D"]
+    ) -> Float[Tensor, "B T S"]:
+        both = self.query(query).unsqueeze(2) + keys.unsqueeze(1)  # (B, T, S, D)
+        return self.score(torch.tanh(both)).squeeze(-1)  # type: ignore[no-any-return]
+
+
+class Concat(nn.Module):
+    """score(q, k) = v . tanh(W [q; k])     Luong et al. 2015
+
+    W is kept whole and applied by halves, so that the keys' half is computed once a source.
+    """
+
+    def __init__(self, query_dim: int, key_dim: int):
+        super().__init__()
+        self.both = nn.Linear(query_dim + key_dim, query_dim, bias=False)  # W
+        self.score = nn.Linear(query_dim, 1, bias=False)  # v
+
+    def prepare(self, keys: Float[Tensor, "B S C"]) -> Float[Tensor, "B S D"]:
+        return F.linear(keys, self.both.weight[:, -keys.size(-1) :])
+
+    def forward(
+        self, query: Float[Tensor, "B T D"], keys: Float[Tensor, "B S D"]
+    ) -> Float[Tensor, "B T S"]:
+        half = F.linear(query, self.both.weight[:, : query.size(-1)])
+        return self.score(torch.tanh(half.unsqueeze(2) + keys.unsqueeze(1))).squeeze(-1)  # type: ignore[no-any-return]
+
+
+Score = Dot | General | Additive | Concat
+
+
+class Attention(nn.Module):
+    """One head under any score: the mean of the values that the query listens to."""
+
+    def __init__(self, score: Score):
+        super().__init__()
+        self.score = score
+
+    def prepare(self, values: Float[Tensor, "B S C"]) -> Float[Tensor, "B S D"]:
+        """The keys of these values: computed once a source."""
+        return self.score.prepare(values)
+
+    def forward(
+        self,
+        query: Float[Tensor, "B T D"],
+        keys: Float[Tensor, "B S D"],
+        values: Float[Tensor, "B S C"],
+        keep: Bool[Tensor, "B S"] | None = None,
+    ) -> Float[Tensor, "B T C"]:
+        mask = None if keep is None else keep.unsqueeze(1)
+        weights = attention_weights(self.score(query, keys), mask)  # (B, T, S)
+        record(self, weights)
+        return weights @ values
+
+
+Cache = tuple[Float[Tensor, "B H t K"], Float[Tensor, "B H t K"]]  # keys and values so far
+
+
+class SelfAttention(nn.Module):
+    """Multi-head attention of a sequence to itself, causal or not     Vaswani et al. 2017
+
+    The rows of `qkv` are laid out by head (H, 3, K), so a slice of rows is a set of whole heads.
+    """
+
+    def __init__(self, dim: int, num_heads: int, dropout: float = 0.0, rotary: bool = False):
+        super().__init__()
+        self.head_dim = dim // num_heads
+        self.qkv = nn.Linear(dim, 3 * dim)  # (H * 3 * K, D)
+        self.out = nn.Linear(dim, dim)  # (D, H * K)
+        self.dropout = dropout
+        self.rotary = rotary
+
+    def forward(
+        self,
+        x: Float[Tensor, "B T D"],
+        mask: Float[Tensor, "B 1 1 S"] | None = None,
+        cache: Cache | None = None,
+        causal: bool = False,
+    ) -> tuple[Float[Tensor, "B T D"], Cache]:
+        """The attended values, and the keys and values so far; `mask` is added to the scores."""
+        heads = self.qkv(x).unflatten(-1, (-1, 3, self.head_dim)).transpose(1, 2)  # (B, H, T, 3, K)
+        query, key, value = heads.unbind(-2)
+        past = 0 if cache is None else cache[0].size(2)
+        if self.rotary:
+            query, key = rotate(query, past), rotate(key, past)
+        if cache is not None and past:
+            key, value = torch.cat([cache[0], key], 2), torch.cat([cache[1], value], 2)
+        mixed = _multi_head(self, query, key, value, mask, causal)
+        return self.out(mixed.transpose(1, 2).flatten(2)), (key, value)
+
+
+class CrossAttention(nn.Module):
+    """Multi-head attention of a sequence to a memory     Vaswani et al. 2017"""
+
+    def __init__(self, dim: int, memory_dim: int, num_heads: int, dropout: float = 0.0):
+        super().__init__()
+        self.head_dim = dim // num_heads
+        self.query = nn.Linear(dim, dim)  # (H * K, D)
+        self.kv = nn.Linear(memory_dim, 2 * dim)  # (H * 2 * K, C)
+        self.out = nn.Linear(dim, dim)
+        self.dropout = dropout
+
+    def prepare(self, memory: Float[Tensor, "B S C"]) -> Cache:
+        """The memory's keys and values: computed once a source."""
+        heads = self.kv(memory).unflatten(-1, (-1, 2, self.head_dim)).transpose(1, 2)
+        key, value = heads.unbind(-2)
+        return key, value
+
+    def forward(
+        self, x: Float[Tensor, "B T D"], memory: Cache, mask: Float[Tensor, "B 1 1 S"] | None = None
+    ) -> Float[Tensor, "B T D"]:
+        query = self.query(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+        mixed = _multi_head(self, query, *memory, mask, causal=False)
+        return self.out(mixed.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
+
+
+def additive_mask(keep: Bool[Tensor, "B S"] | None, dtype: torch.dtype) -> Tensor | None:
+    """What to add to scores so that only positions in `keep` count: made once, used by every layer."""
+    if keep is None:
+        return None
+    zeros = torch.zeros(keep.shape, dtype=dtype, device=keep.device)
+    return zeros.masked_fill_(~keep, -inf)[:, None, None, :]
+
+
+def _multi_head(
+    module: SelfAttention | CrossAttention,
+    query: Float[Tensor, "B H T K"],
+    key: Float[Tensor, "B H S K"],
+    value: Float[Tensor, "B H S K"],
+    mask: Tensor | None,
+    causal: bool,
+) -> Float[Tensor, "B H T K"]:
+    T, S = query.size(2), key.size(2)
+    rate = module.dropout if module.training else 0.0
+    plain = causal and T == S and mask is None  # the kernel's own triangle
+    if causal and T > 1 and not plain:  # a later chunk, which sees all that came before it
+        triangle = torch.ones(T, S, dtype=torch.bool, device=query.device).tril(S - T)
+        later = torch.zeros_like(triangle, dtype=query.dtype).masked_fill_(~triangle, -inf)
+        mask = later if mask is None else mask + later
+    if not rate and not listening(module):
+        return F.scaled_dot_product_attention(query, key, value, mask, is_causal=plain and T > 1)
+
+    scores = query @ key.mT / sqrt(query.size(-1))  # the same by hand: to be seen, or dropped
+    if plain:
+        ahead = torch.ones(T, S, dtype=torch.bool, device=query.device).triu(1)
+        scores = scores.masked_fill(ahead, -inf)
+    weights = (scores if mask is None else scores + mask).softmax(-1)
+    record(module, weights)
+    return dropout(weights, rate, training=True) @ value

@@ -1,0 +1,28 @@
+"""Convolution over a sequence: every position sees its neighbours, and more of them in higher layers."""
+
+from math import sqrt
+
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from saccade.nn.dropout import Dropout
+
+
+class GatedConvolution(nn.Module):
+    """x + (A x) * sigmoid(B x), with A, B convolutions     Gehring et al. 2017, arxiv.org/abs/1705.03122"""
+
+    def __init__(self, dim: int, kernel: int, dropout: float = 0.0):
+        super().__init__()
+        self.convolution = nn.Conv1d(dim, 2 * dim, kernel, padding=kernel // 2)
+        self.drop = Dropout(dropout)
+
+    def forward(
+        self, x: Float[Tensor, "B T D"], keep: Bool[Tensor, "B T"] | None = None
+    ) -> Float[Tensor, "B T D"]:
+        """The same length; positions not in `keep` are zeros to their neighbours, as beyond the edge."""
+        inner = self.drop(x)
+        if keep is not None:
+            inner = inner * keep.unsqueeze(-1)
+        inner = F.glu(self.convolution(inner.mT), dim=1).mT
+        return (x + inner) * sqrt(0.5)  # halves the sum's variance

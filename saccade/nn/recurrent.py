@@ -1,0 +1,101 @@
+"""Recurrent networks: Elman, GRU and LSTM layers, deep and in both directions.
+
+The kernels are torch's; here they are stacked, with dropout and residuals between the layers, and their
+states are batch-first, so that a search can repeat and reorder them like any other.
+"""
+
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from saccade.nn.dropout import Dropout
+
+Cell = Literal["elman", "elman_relu", "gru", "lstm"]
+LayerState = tuple[Tensor, ...]  # (h,), or (h, c) of an LSTM: each (B, directions * H)
+
+
+def build_layer(cell: Cell, input_dim: int, dim: int, bidirectional: bool = False) -> nn.RNNBase:
+    """One layer of torch's recurrent network of this cell."""
+    match cell:
+        case "elman":
+            return nn.RNN(input_dim, dim, batch_first=True, bidirectional=bidirectional)
+        case "elman_relu":
+            return nn.RNN(
+                input_dim, dim, nonlinearity="relu", batch_first=True, bidirectional=bidirectional
+            )
+        case "gru":
+            return nn.GRU(input_dim, dim, batch_first=True, bidirectional=bidirectional)
+        case "lstm":
+            return nn.LSTM(input_dim, dim, batch_first=True, bidirectional=bidirectional)
+
+
+class Recurrent(nn.Module):
+    """A stack of recurrent layers: (B, T, input_dim) -> (B, T, dim), and every layer's last state."""
+
+    def __init__(
+        self,
+        cell: Cell,
+        input_dim: int,
+        dim: int,
+        num_layers: int = 1,
+        *,
+        bidirectional: bool = False,
+        dropout: float = 0.0,
+        residual: bool = False,
+    ):
+        super().__init__()
+        self.cell = cell
+        self.dim = dim
+        self.residual = residual
+        width = dim // 2 if bidirectional else dim  # of each direction
+        self.layers = nn.ModuleList(
+            build_layer(cell, dim if i else input_dim, width, bidirectional)
+            for i in range(num_layers)
+        )
+        self.drop = Dropout(dropout)
+
+    def forward(
+        self,
+        x: Float[Tensor, "B T C"],
+        state: tuple[LayerState, ...] | None = None,
+        lengths: Int[Tensor, "B"] | None = None,
+    ) -> tuple[Float[Tensor, "B T D"], tuple[LayerState, ...]]:
+        """Every position's output of the top layer, and the layers' states at each row's end.
+
+        With `lengths` the rows end there: padding changes nothing, in either direction.
+        """
+        states = []
+        for i, layer in enumerate(self.layers):
+            before = x
+            x, last = run_layer(layer, self.drop(x) if i else x, state and state[i], lengths)
+            if i and self.residual:
+                x = x + before
+            states.append(last)
+        return x, tuple(states)
+
+    def zeros(self, rows: int, like: Tensor) -> tuple[LayerState, ...]:
+        """The state before the first step."""
+        zero = like.new_zeros(rows, self.dim)
+        return tuple((zero, zero) if self.cell == "lstm" else (zero,) for _ in self.layers)
+
+
+def run_layer(
+    layer: nn.Module,
+    x: Float[Tensor, "B T C"],
+    state: LayerState | None,
+    lengths: Int[Tensor, "B"] | None = None,
+) -> tuple[Float[Tensor, "B T D"], LayerState]:
+    """One layer's outputs and its last state, batch-first."""
+    before = None if state is None else tuple(part.unsqueeze(0).contiguous() for part in state)
+    given = before if before is None or len(before) > 1 else before[0]
+    if lengths is None:
+        output, last = layer(x, given)
+    else:
+        packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        output, last = layer(packed, given)
+        output, _ = pad_packed_sequence(output, batch_first=True, total_length=x.size(1))
+    parts = last if isinstance(last, tuple) else (last,)
+    return output, tuple(torch.cat(part.unbind(0), -1) for part in parts)

@@ -1,0 +1,70 @@
+"""State is a value: a frozen tree of batch-first tensors that a decoder takes and returns.
+
+A tree is a tensor, None, or a (named) tuple of trees. What belongs to the source, and is therefore the
+same for every hypothesis about it, is marked `Fixed`: repeated once when a search begins, never
+reordered after that.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """A part of a state that no search reorders."""
+
+    tree: Any
+
+
+def map_state(function: Callable[[Tensor], Tensor], state: Any, *, fixed: bool = True) -> Any:
+    """The state with every tensor replaced by `function` of it; with `fixed=False` all but the fixed."""
+    match state:
+        case Tensor():
+            return function(state)
+        case Fixed():
+            return Fixed(map_state(function, state.tree)) if fixed else state
+        case tuple():
+            parts = [map_state(function, part, fixed=fixed) for part in state]
+            return type(state)(*parts) if hasattr(state, "_fields") else tuple(parts)
+        case None:
+            return None
+        case _:
+            raise AssertionError(f"a state holds tensors and tuples, not {type(state).__name__}")
+
+
+def repeat(state: Any, times: int) -> Any:
+    """The state with every row `times` times over, in place: rows a a b b."""
+    return map_state(lambda tensor: tensor.repeat_interleave(times, 0), state)
+
+
+def reorder(state: Any, rows: Int[Tensor, "N"]) -> Any:
+    """The state whose row n is the old row `rows[n]`; what is fixed stays."""
+    return map_state(lambda tensor: tensor.index_select(0, rows), state, fixed=False)
+
+
+def select(state: Any, rows: Int[Tensor, "N"]) -> Any:
+    """The state of some rows only, the fixed part included: for a batch that shrinks."""
+    return map_state(lambda tensor: tensor.index_select(0, rows), state)
+
+
+def detach(state: Any) -> Any:
+    """The state cut off from the graph: where truncated back-propagation stops."""
+    return map_state(torch.Tensor.detach, state)
+
+
+def leaves(state: Any) -> list[Tensor]:
+    """The tensors of a state, in order."""
+    found: list[Tensor] = []
+    map_state(lambda tensor: (found.append(tensor), tensor)[1], state)
+    return found
+
+
+def with_leaves(state: Any, tensors: Iterable[Tensor]) -> Any:
+    """A state of the same form that holds these tensors."""
+    supply = iter(tensors)
+    return map_state(lambda _: next(supply), state)

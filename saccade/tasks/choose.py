@@ -1,0 +1,317 @@
+"""From what a user said, and what the data looks like, to a whole configuration.
+
+What the user says is kept; what is left open is chosen here, by the task and the size of the data, and
+written into the run, so that every choice can be read there and changed.
+"""
+
+import copy
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from math import sqrt
+from typing import Any
+
+from saccade.config import PARTS, Config, Data, parse
+from saccade.data.sources import Example, Shape, examples, shape
+from saccade.errors import ConfigError
+from saccade.models.presets import expand
+
+SAMPLE = 20_000  # examples looked at closely; the rest is only counted
+
+
+@dataclass
+class Survey:
+    """What the training examples look like."""
+
+    count: int = 0
+    sampled: int = 0
+    characters: int = 0  # of all sources
+    source_chars: int = 0  # ... and, of the sample,
+    target_chars: int = 0
+    longest_target: int = 0  # in characters
+    longest_source: int = 0
+    single_sources: int = 0  # without a blank
+    single_targets: int = 0
+    source_alphabet: set[str] = field(default_factory=set)
+    target_alphabet: set[str] = field(default_factory=set)
+    target_tokens: int = 0
+    target_words: set[str] = field(default_factory=set)
+
+    @property
+    def one_word(self) -> bool:
+        """Whether a source is usually one word, so that its letters are what matters."""
+        return self.single_sources > 0.9 * self.sampled and self.source_chars < 40 * self.sampled
+
+    @property
+    def symbols(self) -> bool:
+        """Whether targets are blank-separated symbols from a small set: phones, actions, labels."""
+        few = len(self.target_words) < min(1000, 0.05 * self.target_tokens)
+        return few and self.single_targets < 0.9 * self.sampled
+
+    @property
+    def one_script(self) -> bool:
+        """Whether both sides are written with much the same characters."""
+        both = self.source_alphabet & self.target_alphabet
+        return len(both) > 0.6 * min(len(self.source_alphabet), len(self.target_alphabet))
+
+
+def survey(rows: Iterable[Example]) -> Survey:
+    """The survey of these examples; the first are looked at closely."""
+    seen = Survey()
+    for row in rows:
+        seen.count += 1
+        seen.characters += sum(map(len, row.source)) + 1
+        if seen.count > SAMPLE:
+            continue
+        seen.sampled += 1
+        first = row.source[0]
+        seen.source_chars += sum(map(len, row.source))
+        seen.longest_source = max(seen.longest_source, sum(map(len, row.source)))
+        seen.single_sources += " " not in first.strip()
+        seen.source_alphabet.update(first)
+        if isinstance(row.target, str):
+            words = row.target.split()
+            seen.target_chars += len(row.target)
+            seen.longest_target = max(seen.longest_target, len(row.target))
+            seen.single_targets += len(words) <= 1
+            seen.target_alphabet.update(row.target)
+            seen.target_tokens += len(words)
+            if len(seen.target_words) < 20_000:
+                seen.target_words.update(words)
+    return seen
+
+
+def complete(raw: dict[str, Any], where: str) -> tuple[Config, str]:
+    """The whole configuration, and a sentence that says how the data was understood."""
+    size = raw.get("size")
+    raw = {key: value for key, value in raw.items() if key != "size"}
+    found, raw = _looked_at(raw, where)
+    kind = raw["task"]["kind"]
+    data = parse(_merge(raw, _outline(kind)), where).data
+    seen = survey(examples(data.train, data, kind))
+    whole = _merge(raw, _sized(size, kind, raw))
+    return parse(_merge(_merge(whole, defaults(kind, seen)), _outline(kind)), where), found.reason
+
+
+def understand(raw: dict[str, Any], where: str) -> tuple[str, Data]:
+    """The task and the layout of the data, without a closer look at it."""
+    found, raw = _looked_at({key: value for key, value in raw.items() if key != "size"}, where)
+    kind = raw["task"]["kind"]
+    return kind, parse(_merge(raw, _outline(kind)), where).data
+
+
+def _looked_at(raw: dict[str, Any], where: str) -> tuple[Shape, dict[str, Any]]:
+    """The shape of the training file, and the settings with the task and the columns it suggests."""
+    raw = copy.deepcopy(raw)
+    kind = raw["task"].get("kind") if isinstance(raw.get("task"), dict) else None
+    # What is wrong with the settings is said before any file is opened; the task may be open still.
+    guess = kind if kind is not None else next((k for k in PARTS if set(PARTS[k]) >= _parts(raw)), "tag")
+    data = parse(_merge(raw, _outline(guess)), where).data
+    if not data.train:
+        raise ConfigError(f"{where}: missing key 'data.train': which file is to be learned from?")
+    found = shape(data.train, data, kind)
+    layout = {"format": found.format, "source": list(found.source)}
+    if found.target is not None:
+        layout["target"] = found.target
+    raw["data"] = dict(raw["data"]) | layout
+    raw["task"] = {"kind": found.task} | raw.get("task", {})
+    return found, raw
+
+
+def _parts(raw: dict[str, Any]) -> set[str]:
+    return {part for part in ("encoder", "decoder", "head") if part in raw}
+
+
+def defaults(kind: str, seen: Survey) -> dict[str, Any]:
+    """Good settings for this task on data of this size."""
+    match kind:
+        case "translate":
+            return _strings(seen) if seen.one_word else _sentences(seen)
+        case "classify":
+            return _classify(seen)
+        case "tag":
+            return _tag(seen)
+        case _:
+            return _language(seen)
+
+
+def _strings(seen: Survey) -> dict[str, Any]:
+    """Words to phones, lemmas to forms, wrong to right: short strings of few symbols."""
+    target = {"kind": "word", "size": 2000} if seen.symbols else {"kind": "char", "size": 2000}
+    n = seen.count
+    dim = 128 if n < 2000 else 256
+    dropout = 0.4 if n < 2000 else 0.3 if n < 20_000 else 0.2
+    return {
+        "task": {
+            "source": {"kind": "char", "size": 2000},
+            "target": target,
+            "metric": "sequence_error",
+        },
+        "encoder": {"kind": "recurrent", "dim": dim, "num_layers": 2, "dropout": dropout},
+        "decoder": {
+            "kind": "recurrent",
+            "dim": dim,
+            "num_layers": 1,
+            "dropout": dropout,
+            "attention": "general",
+            "context": "output",
+        },
+        "train": {
+            "rate": 2e-3,
+            "batch_tokens": _batch(n, smallest=512, largest=4096),
+            "label_smoothing": 0.1,
+            "average": 0.998,
+            "warmup": 200,
+        }
+        | _length(n),
+        "decode": _decode(seen, per_character=True),
+    }
+
+
+def _sentences(seen: Survey) -> dict[str, Any]:
+    """Sentences to sentences: pieces of words, and a Transformer."""
+    n = seen.count
+    pieces = int(min(32_000, max(500, 8000 * sqrt(n / 29_000)))) // 100 * 100
+    source = {"kind": "bpe", "size": pieces}
+    target = {"kind": "word", "size": 2000} if seen.symbols else source
+    joint = source == target and seen.one_script
+    size = "tiny" if n < 100_000 else "small" if n < 1_000_000 else "base"
+    dropout = {"dropout": 0.3 if n < 100_000 else 0.1}
+    parts = {"kind": "transformer"} | expand(size, "transformer") | {"norm_first": True} | dropout
+    return {
+        "task": {"source": source, "target": target, "joint": joint, "metric": "bleu"},
+        "encoder": parts,
+        "decoder": parts,
+        "train": {
+            "rate": 3e-3 if size == "tiny" else 1e-3,
+            "batch_tokens": _batch(n, smallest=1024, largest=8192),
+            "label_smoothing": 0.1,
+            "average": 0.999,
+            "warmup": 400,
+        }
+        | _length(n),
+        "decode": _decode(seen, per_character=False),
+    }
+
+
+def _classify(seen: Survey) -> dict[str, Any]:
+    n = seen.count
+    letters = {"kind": "char", "size": 2000} if seen.one_word else {}
+    return {
+        "task": {
+            "tokenizer": letters
+            or {
+                "kind": "word",
+                "size": 30_000,
+                "min_count": 1 if n < 5000 else 2,
+                "split_punctuation": True,
+            }
+        },
+        "encoder": {"kind": "recurrent", "dim": 128 if n < 10_000 else 256, "dropout": 0.4},
+        "head": {"pool": "attention", "dropout": 0.4},
+        "train": {
+            "rate": 1e-3,
+            "batch_tokens": _batch(n, smallest=512, largest=4096),
+            "word_dropout": 0.0 if letters else 0.1,
+            "average": 0.99,
+            "warmup": 100,
+            "patience": 5,
+        }
+        | _length(n, most=40, scale=1500),
+    }
+
+
+def _tag(seen: Survey) -> dict[str, Any]:
+    n = seen.count
+    return {
+        "task": {"tokenizer": {"kind": "bpe", "size": 1000 if n < 2000 else 4000}},
+        "encoder": {"kind": "recurrent", "dim": 256, "num_layers": 2, "dropout": 0.4},
+        "head": {"dropout": 0.4},
+        "train": {
+            "rate": 2e-3,
+            "batch_tokens": _batch(n, smallest=512, largest=2048),
+            "word_dropout": 0.05,
+            "average": 0.995,
+            "warmup": 100,
+        }
+        | _length(n, most=60, scale=2500),
+    }
+
+
+def _language(seen: Survey) -> dict[str, Any]:
+    size = seen.characters
+    words = seen.sampled and seen.source_chars and size > 5_000_000
+    tokenizer = {"kind": "bpe", "size": 8000} if words else {"kind": "char", "size": 5000}
+    return {
+        "task": {"tokenizer": tokenizer, "context": 128 if not words else 64},
+        "decoder": {
+            "kind": "recurrent",
+            "dim": 256 if size < 300_000 else 512,
+            "num_layers": 2,
+            "dropout": 0.4,
+            "attention": "off",
+        },
+        "train": {
+            "rate": 2e-3,
+            "batch_tokens": 1024 if size < 300_000 else 4096,
+            "average": 0.99,
+            "warmup": 100,
+        }
+        | _length(size // 50, most=40, scale=3000),
+        "decode": {"width": 1, "max_len": 200},
+    }
+
+
+def _length(n: int, most: int = 200, scale: float = 5600.0) -> dict[str, Any]:
+    """How many epochs: many passes over few lines, few over many."""
+    return {"epochs": int(min(most, max(2, round(scale / sqrt(max(n, 1))))))}
+
+
+def _batch(n: int, smallest: int, largest: int) -> int:
+    """Small batches for few examples, so that an epoch still has many steps."""
+    size = smallest
+    while size < largest and n > 20 * size:
+        size *= 2
+    return size
+
+
+def _decode(seen: Survey, per_character: bool) -> dict[str, Any]:
+    longest = seen.longest_target if not seen.symbols else seen.longest_target // 2
+    ratio = max(1.0, seen.target_chars / max(seen.source_chars, 1))
+    return {
+        "max_len": int(min(1000, max(20, 1.5 * longest + 10))),
+        "max_ratio": round(2.0 * ratio, 1) if per_character else round(3.0 * ratio, 1),
+    }
+
+
+def _sized(size: str | None, kind: str, raw: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a named size, for each part of the network."""
+    if size is None:
+        return {}
+    found = {}
+    for part in PARTS[kind]:
+        if part != "head":
+            table = raw.get(part, {})
+            part_kind = table.get("kind", "transformer")
+            found[part] = {"kind": part_kind} | expand(str(size), part_kind)
+    return found
+
+
+def _outline(kind: str) -> dict[str, Any]:
+    """The least a configuration needs, so that it can be read at all."""
+    tables: dict[str, Any] = {"task": {"kind": kind}}
+    for part in PARTS.get(kind, ()):
+        tables[part] = {} if part == "head" else {"kind": "recurrent"}
+    return tables
+
+
+def _merge(given: dict[str, Any], default: dict[str, Any]) -> dict[str, Any]:
+    """`given`, with what it leaves open from `default`; a table of another kind is left as it is."""
+    merged = dict(given)
+    for key, value in default.items():
+        if key not in merged:
+            merged[key] = copy.deepcopy(value)
+        elif isinstance(value, dict) and isinstance(merged[key], dict):
+            kinds = merged[key].get("kind"), value.get("kind")
+            if None in kinds or kinds[0] == kinds[1]:
+                merged[key] = _merge(merged[key], value)
+    return merged

@@ -1,0 +1,171 @@
+"""What every task does: text to ids, a network, a loss, predictions, scores and metrics.
+
+The tasks stand side by side in this room; training, the command line and the server know only this page.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from saccade.config import Config
+from saccade.data.batches import Batch, Corpus
+from saccade.models.build import Generator, Network
+from saccade.nn.loss import Loss
+from saccade.nn.padded import Padded
+from saccade.text.vocab import UNK
+
+Source = tuple[str, ...]
+Target = str | tuple[str, ...] | None
+Pair = tuple[Source, Target]
+Columns = tuple[list[list[int]], list[list[int]], list[list[int]]]  # source, target, words
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What a model makes of one input: the best text, its score, and the runners-up."""
+
+    text: str
+    score: float  # log-probability
+    others: tuple[tuple[str, float], ...] = ()
+
+
+class Batches(Protocol):
+    """The batches of an epoch, by number."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, i: int, /) -> Batch: ...
+    def __iter__(self) -> Iterator[Batch]: ...
+
+
+class Task(ABC):
+    """A task with its vocabularies; a network is always an argument, never kept."""
+
+    higher_is_better: ClassVar[bool] = True
+
+    def __init__(self, config: Config):
+        self.config = config
+
+    @property
+    @abstractmethod
+    def metric(self) -> str:
+        """The name of the metric by which the best model is chosen."""
+
+    @classmethod
+    @abstractmethod
+    def fit(cls, config: Config, pairs: Callable[[], Iterable[Pair]]) -> "Task":
+        """The task with vocabularies made from the training examples, which may be read twice."""
+
+    @classmethod
+    @abstractmethod
+    def load(cls, config: Config, folder: Path) -> "Task":
+        """The task with the vocabularies of a run."""
+
+    @abstractmethod
+    def save(self, folder: Path) -> None:
+        """Write the vocabularies into a run."""
+
+    @abstractmethod
+    def encode(self, pairs: Sequence[Pair]) -> Columns:
+        """Examples as rows of ids."""
+
+    @abstractmethod
+    def build(self) -> Network:
+        """The network of the configuration, with its first weights."""
+
+    @abstractmethod
+    def epoch(self, corpus: Corpus, number: int) -> Batches:
+        """The training batches of an epoch."""
+
+    @abstractmethod
+    def loss(self, network: Any, batch: Batch, carry: Any, progress: float) -> tuple[Loss, Any]:
+        """The loss of a batch, and what to carry to the next; `progress` goes from 0 to 1."""
+
+    def carry(self, network: Any, rows: int) -> Any:
+        """The form of what `loss` carries from batch to batch, for so many rows; most carry nothing."""
+        return None
+
+    @abstractmethod
+    def evaluate(
+        self, network: Any, corpus: Corpus, pairs: Sequence[Pair], quick: bool
+    ) -> dict[str, float]:
+        """The metrics on these examples; `quick` searches greedily, as is enough while training."""
+
+    @abstractmethod
+    def predict(
+        self, network: Any, sources: Sequence[Source], width: int | None = None, nbest: int = 1
+    ) -> list[Prediction]:
+        """A prediction for each source, in order."""
+
+    @abstractmethod
+    def score(self, network: Any, pairs: Sequence[Pair]) -> list[tuple[float, int]]:
+        """For each example log p(target | source), and of how many tokens."""
+
+
+def device_of(network: torch.nn.Module) -> torch.device:
+    return next(network.parameters()).device
+
+
+def in_batches(
+    items: Sequence[Item],
+    lengths: Sequence[int],
+    budget: int,
+    work: Callable[[list[Item]], Sequence[Result]],
+    *,
+    equal: bool = False,
+) -> list[Result]:
+    """`work` done on batches of like lengths within a budget of tokens; results in the items' order.
+
+    With `equal` all lengths in a batch are the same.
+    """
+    results: dict[int, Result] = {}
+    order = sorted(range(len(items)), key=lambda i: lengths[i])
+    start = 0
+    while start < len(order):
+        stop = start + 1
+        while stop < len(order):
+            longest = lengths[order[stop]]
+            if longest * (stop - start + 1) > budget or (equal and longest > lengths[order[start]]):
+                break
+            stop += 1
+        rows = order[start:stop]
+        results.update(zip(rows, work([items[i] for i in rows]), strict=True))
+        start = stop
+    return [results[i] for i in range(len(items))]
+
+
+def chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """The items in lists of `size`."""
+    iterator = iter(items)
+    while chunk := list(islice(iterator, size)):
+        yield chunk
+
+
+def drop_words(tokens: Tensor, share: float, first_word: int = UNK + 4) -> Tensor:
+    """The ids with a share of the words, but no special token, replaced by <unk>."""
+    if share == 0.0:
+        return tokens
+    dropped = (torch.rand(tokens.shape, device=tokens.device) < share) & (tokens >= first_word)
+    return tokens.masked_fill(dropped, UNK)
+
+
+def shifted(target: Padded) -> tuple[Tensor, Padded]:
+    """Teacher forcing's two views of a target: what the decoder reads, and what it should say next."""
+    said = Padded(target.values[:, 1:], (target.lengths - 1).clamp(min=0))
+    return target.values[:, :-1], said
+
+
+def summed(network: Generator, tokens: Tensor, said: Padded, state: Any) -> list[tuple[float, int]]:
+    """For each row log p of what was said after `tokens`, and of how many tokens."""
+    logits, _ = network.decoder(tokens, state)
+    log_probs = logits.log_softmax(-1).gather(-1, said.values.unsqueeze(-1)).squeeze(-1)
+    if (keep := said.keep) is not None:
+        log_probs = log_probs.masked_fill(~keep, 0.0)
+    return list(zip(log_probs.sum(1).tolist(), said.lengths.tolist(), strict=True))

@@ -1,0 +1,211 @@
+"""Translate: text to text, whatever the two are. Letters to phones, German to English, wrong to right."""
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from saccade.config import Config
+from saccade.config import Translate as Settings
+from saccade.data.batches import Batch, Corpus, Epoch, epoch_of, in_order
+from saccade.decoding.search import Hypothesis, beam_search, greedy
+from saccade.decoding.steps import ban, stepper
+from saccade.metrics import text as metrics
+from saccade.models.build import Generator, Network, build
+from saccade.nn.loss import Loss
+from saccade.nn.padded import Padded, pad
+from saccade.tasks.task import (
+    Columns,
+    Pair,
+    Prediction,
+    Source,
+    Task,
+    device_of,
+    drop_words,
+    in_batches,
+    shifted,
+    summed,
+)
+from saccade.text.tokenizers import Tokenizer
+from saccade.text.vocab import BOS, EOS, PAD, SEP, UNK
+
+
+class Translate(Task):
+    def __init__(self, config: Config, source: Tokenizer, target: Tokenizer):
+        super().__init__(config)
+        assert isinstance(config.task, Settings)
+        self.settings = config.task
+        self.source = source
+        self.target = target
+
+    @property
+    def metric(self) -> str:
+        return self.settings.metric
+
+    @property
+    def higher_is_better(self) -> bool:  # type: ignore[override]
+        return self.settings.metric in ("bleu", "chrf")
+
+    @classmethod
+    def fit(cls, config: Config, pairs: Callable[[], Iterable[Pair]]) -> "Translate":
+        settings = config.task
+        assert isinstance(settings, Settings)
+        if settings.joint:
+            both = (text for source, target in pairs() for text in (*source, str(target)))
+            joint = Tokenizer.train(settings.source, both)
+            return cls(config, joint, joint)
+        source = Tokenizer.train(settings.source, (text for texts, _ in pairs() for text in texts))
+        target = Tokenizer.train(settings.target, (str(text) for _, text in pairs()))
+        return cls(config, source, target)
+
+    @classmethod
+    def load(cls, config: Config, folder: Path) -> "Translate":
+        return cls(
+            config, Tokenizer.load(folder / "source.json"), Tokenizer.load(folder / "target.json")
+        )
+
+    def save(self, folder: Path) -> None:
+        self.source.save(folder / "source.json")
+        self.target.save(folder / "target.json")
+
+    def encode(self, pairs: Sequence[Pair]) -> Columns:
+        targets = self.target.encode([str(target) for _, target in pairs])
+        return (
+            encode_sources(self.source, [source for source, _ in pairs]),
+            [[BOS, *ids, EOS] for ids in targets],
+            [],
+        )
+
+    def build(self) -> Network:
+        return build(self.config, len(self.source), len(self.target))
+
+    def epoch(self, corpus: Corpus, number: int) -> Epoch:
+        return epoch_of(corpus, self.config.train.batch_tokens, self.config.seed, number)
+
+    def loss(
+        self, network: Generator, batch: Batch, carry: Any, progress: float
+    ) -> tuple[Loss, Any]:
+        train = self.config.train
+        tokens, targets = shifted(batch.target)
+        source = batch.source
+        assert source is not None
+        if network.training:
+            tokens = drop_words(tokens, train.word_dropout)
+            source = Padded(drop_words(source.values, train.word_dropout), source.lengths)
+            tokens = own_guesses(network, source, tokens, train.scheduled_sampling * progress)
+        smoothing = train.label_smoothing if network.training else 0.0
+        return network(source, tokens, targets, smoothing), None
+
+    def evaluate(
+        self, network: Generator, corpus: Corpus, pairs: Sequence[Pair], quick: bool
+    ) -> dict[str, float]:
+        nll, count = 0.0, 0
+        with torch.inference_mode():
+            for batch in in_order(corpus, self.config.decode.batch_tokens, len(pairs)):
+                loss, _ = self.loss(network, batch.to(device_of(network)), None, 1.0)
+                nll, count = nll + float(loss.nll), count + loss.count
+        references: dict[Source, list[str]] = {}
+        for source, target in pairs:  # a source with several targets may be given any of them
+            references.setdefault(source, []).append(str(target))
+        width = 1 if quick else None
+        texts = [p.text for p in self.predict(network, list(references), width)]
+        gold = list(references.values())
+        found = {"loss": nll / max(count, 1)}
+        if self.metric in ("bleu", "chrf"):
+            found["bleu"] = metrics.bleu(texts, gold)
+            found["chrf"] = metrics.chrf(texts, gold)
+        unit = "char" if self.settings.target.kind == "char" else "token"
+        found["sequence_error"] = metrics.sequence_error_rate(texts, gold)
+        found["token_error"] = metrics.token_error_rate(texts, gold, unit=unit)
+        return found
+
+    def predict(
+        self,
+        network: Generator,
+        sources: Sequence[Source],
+        width: int | None = None,
+        nbest: int = 1,
+    ) -> list[Prediction]:
+        found = self.search(network, sources, width)
+        predictions = []
+        for hypotheses in found:
+            texts = self.target.decode([h.tokens for h in hypotheses[:nbest]])
+            ranked = [(text, h.score) for text, h in zip(texts, hypotheses, strict=False)]
+            predictions.append(Prediction(*ranked[0], others=tuple(ranked[1:])))
+        return predictions
+
+    def search(
+        self, network: Generator, sources: Sequence[Source], width: int | None = None
+    ) -> list[list[Hypothesis]]:
+        """For each source its hypotheses, the best first."""
+        decode = self.config.decode
+        width = decode.width if width is None else width
+        rows = encode_sources(self.source, sources)
+        step = ban(stepper(network.decoder), [PAD, UNK, BOS, SEP])
+
+        def work(some: list[list[int]]) -> list[list[Hypothesis]]:
+            source = pad(some).to(device_of(network))
+            with torch.inference_mode():
+                state = network.decoder.start(network.encode(source), len(some))
+            first = torch.full((len(some),), BOS, device=device_of(network))
+            limits = [min(decode.max_len, 10 + int(len(row) * decode.max_ratio)) for row in some]
+            if width == 1:
+                return [[h] for h in greedy(step, state, first, end=EOS, limits=limits)]
+            return beam_search(
+                step, state, first, end=EOS, width=width, limits=limits, alpha=decode.alpha
+            )
+
+        budget = max(1, decode.batch_tokens // width)
+        return in_batches(rows, [len(row) for row in rows], budget, work)
+
+    def score(self, network: Generator, pairs: Sequence[Pair]) -> list[tuple[float, int]]:
+        sources, targets, _ = self.encode(pairs)
+        rows = list(zip(sources, targets, strict=True))
+
+        def work(some: list[tuple[list[int], list[int]]]) -> list[tuple[float, int]]:
+            device = device_of(network)
+            source = pad([s for s, _ in some]).to(device)
+            tokens, said = shifted(pad([t for _, t in some]).to(device))
+            state = network.decoder.start(network.encode(source), len(some))
+            return summed(network, tokens, said, state)
+
+        with torch.inference_mode():
+            lengths = [len(s) + len(t) for s, t in rows]
+            return in_batches(rows, lengths, self.config.decode.batch_tokens, work)
+
+
+def encode_sources(tokenizer: Tokenizer, sources: Sequence[Source]) -> list[list[int]]:
+    """Each source as ids and an end mark; several columns are laid end to end with a mark between."""
+    columns = max((len(source) for source in sources), default=1)
+    encoded = [
+        tokenizer.encode([source[i] if i < len(source) else "" for source in sources])
+        for i in range(columns)
+    ]
+    rows = [list(ids) for ids in encoded[0]]
+    for column in encoded[1:]:
+        for row, ids in zip(rows, column, strict=True):
+            row.append(SEP)
+            row.extend(ids)
+    return [[*row, EOS] for row in rows]
+
+
+def own_guesses(network: Generator, source: Padded, tokens: Tensor, share: float) -> Tensor:
+    """Scheduled sampling: a share of what the decoder reads replaced by what it would have said.
+
+    Bengio et al. 2015, arxiv.org/abs/1506.03099: step by step, each guess after the guesses before it.
+    """
+    if share == 0.0:
+        return tokens
+    with torch.no_grad():
+        state = network.decoder.start(network.encode(source), tokens.size(0))
+        columns = [tokens[:, :1]]
+        for t in range(1, tokens.size(1)):
+            logits, state = network.decoder(columns[-1], state)
+            guess = logits.argmax(-1)
+            own = (torch.rand(guess.shape, device=guess.device) < share) & (
+                tokens[:, t : t + 1] > EOS
+            )
+            columns.append(torch.where(own, guess, tokens[:, t : t + 1]))
+    return torch.cat(columns, 1)

@@ -1,0 +1,65 @@
+"""The ids that every vocabulary begins with, and the vocabulary of a label set."""
+
+import difflib
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Self
+
+from saccade.errors import CheckpointError, DataError
+
+PAD, UNK, BOS, EOS, SEP = range(5)
+SPECIALS = ("<pad>", "<unk>", "<bos>", "<eos>", "<sep>")
+
+
+class Vocab:
+    """Labels numbered from 0, without specials: the most frequent first, equals by name."""
+
+    def __init__(self, labels: Iterable[str] | Mapping[str, int]) -> None:
+        """From every label as it occurs, or from a mapping of each label to its count."""
+        self.counts = Counter(labels)
+        if not self.counts:
+            raise DataError("no labels: the training data holds no labelled example")
+        self.labels = tuple(sorted(self.counts, key=lambda label: (-self.counts[label], label)))
+        self._index = {label: i for i, label in enumerate(self.labels)}
+
+    def __len__(self) -> int:
+        """How many labels there are."""
+        return len(self.labels)
+
+    def index(self, label: str) -> int:
+        """The number of a label."""
+        if label not in self._index:
+            near = difflib.get_close_matches(label, self.labels, n=3, cutoff=0.5)
+            known = f"did you mean {' or '.join(map(repr, near))}?" if near else self._examples()
+            raise DataError(f"unknown label {label!r}: {known}")
+        return self._index[label]
+
+    def _examples(self) -> str:
+        more = f" and {len(self) - 10} more" if len(self) > 10 else ""
+        return f"the labels are {', '.join(map(repr, self.labels[:10]))}{more}"
+
+    def label(self, i: int) -> str:
+        """The label of a number."""
+        return self.labels[i]
+
+    def save(self, path: str | Path) -> None:
+        # With the counts: they give the order back, and tell a reader how rare a label was.
+        text = json.dumps({label: self.counts[label] for label in self.labels}, ensure_ascii=False)
+        Path(path).write_text(text, encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """The vocabulary that `save` wrote."""
+        try:
+            counts = json.loads(Path(path).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"{path}: no readable label vocabulary: {error}") from None
+        if (
+            not isinstance(counts, dict)
+            or not counts
+            or {type(n) for n in counts.values()} != {int}
+        ):
+            raise CheckpointError(f"{path}: no label vocabulary: expected labels with their counts")
+        return cls(counts)

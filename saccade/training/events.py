@@ -1,0 +1,60 @@
+"""What a training run reports. The bar, the log, the page and the tests read these."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """The data is read, the network is built."""
+
+    train_examples: int
+    dev_examples: int
+    left_out: int  # examples longer than data.max_len
+    parameters: int
+    device: str
+    start: int  # the step training begins after: 0, or that of a checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class StepDone:
+    step: int
+    epoch: float
+    loss: float  # a token's, since the last report
+    rate: float
+    speed: float  # tokens a second, since the last report
+    norm: float  # of the gradient, before clipping
+    progress: float  # 0 to 1, towards the limit that ends training first
+    seconds: float  # of training so far
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    step: int
+    scores: dict[str, float]
+    best: bool
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    step: int
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A step whose gradient was not finite: the weights are as before."""
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    step: int
+    reason: str
+    scores: dict[str, float]
+    seconds: float
+
+
+Event = Prepared | StepDone | Evaluated | Saved | Skipped | Finished

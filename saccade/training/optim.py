@@ -1,0 +1,74 @@
+"""Optimisers, schedules, clipping, and the moving average of weights."""
+
+from collections.abc import Iterable
+from math import cos, pi
+
+import torch
+from torch import Tensor, nn
+
+from saccade.config import Train
+
+
+def build_optimizer(network: nn.Module, train: Train) -> torch.optim.Optimizer:
+    """The optimiser, with weight decay on matrices only."""
+    parameters = list(network.parameters())
+    groups = [
+        {"params": [p for p in parameters if p.dim() > 1], "weight_decay": train.weight_decay},
+        {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},
+    ]
+    fused = parameters[0].device.type in ("cpu", "cuda")
+    match train.optimizer:
+        case "adamw":
+            return torch.optim.AdamW(
+                groups, lr=train.rate, betas=train.betas, eps=1e-9, fused=fused
+            )
+        case "sgd":
+            return torch.optim.SGD(groups, lr=train.rate, momentum=train.momentum, fused=fused)
+
+
+def rate_at(train: Train, step: int, progress: float, plateau: float) -> float:
+    """The learning rate of step 1, 2, ...; `progress` towards the end fits the schedule to any limit.
+
+    The warm-up never takes more than a tenth of the run. `plateau` is the factor that evaluations
+    without progress have left.
+    """
+    warm = min(1.0, max(step / max(train.warmup, 1), progress / 0.1))
+    match train.schedule:
+        case "constant":
+            return train.rate * warm
+        case "noam":  # inverse square root; the peak is `rate`, at the end of the warm-up
+            return train.rate * min(warm, (max(train.warmup, 1) / step) ** 0.5)
+        case "cosine":
+            return train.rate * min(warm, 0.01 + 0.99 * 0.5 * (1 + cos(pi * min(progress, 1.0))))
+        case "plateau":
+            return train.rate * warm * plateau
+
+
+def scale_gradients(parameters: Iterable[Tensor], count: float, clip: float) -> Tensor:
+    """Divide summed gradients by `count`, clip them to a norm, and return the norm before clipping."""
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    norm = torch.nn.utils.get_total_norm(gradients) / count
+    factor = torch.clamp(clip / (norm + 1e-6), max=1.0) if clip else torch.ones_like(norm)
+    torch._foreach_mul_(gradients, factor / count)
+    return norm
+
+
+class MovingAverage:
+    """An exponential moving average of the weights: smoother than the last step's."""
+
+    def __init__(self, network: nn.Module, decay: float):
+        self.decay = decay
+        self.weights = [p.detach().clone() for p in network.parameters()]
+
+    @torch.no_grad()
+    def update(self, network: nn.Module, step: int) -> None:
+        decay = min(self.decay, (1 + step) / (10 + step))  # the first steps are forgotten soon
+        torch._foreach_lerp_(self.weights, list(network.parameters()), 1 - decay)
+
+    @torch.no_grad()
+    def swap(self, network: nn.Module) -> None:
+        """Exchange the average and the weights; twice is as before."""
+        for average, weight in zip(self.weights, network.parameters(), strict=True):
+            kept = weight.detach().clone()
+            weight.copy_(average)
+            average.copy_(kept)

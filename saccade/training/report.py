@@ -1,0 +1,119 @@
+"""Readers of events: a bar on a terminal, plain lines elsewhere, metrics.jsonl always, TensorBoard if installed."""
+
+import json
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+
+from saccade.training.events import Evaluated, Event, Finished, Prepared, Skipped, StepDone
+
+LOG_SECONDS = 5.0  # between lines of a log that people or files keep
+
+
+def show(events: Iterable[Event], folder: Path, quiet: bool = False) -> Iterator[Event]:
+    """The events, passed on as they come and shown on the way."""
+    console = Console(stderr=True, quiet=quiet)
+    with ExitStack() as stack:
+        log = stack.enter_context((folder / "metrics.jsonl").open("a", encoding="utf-8"))
+        board = stack.enter_context(_tensorboard(folder))
+        bar = stack.enter_context(_bar(console)) if console.is_terminal and not quiet else None
+        task = bar.add_task("", total=1.0, status="") if bar else None
+        logged = printed = 0.0
+        for event in events:
+            if isinstance(event, StepDone):
+                if event.seconds - logged >= LOG_SECONDS or event.progress >= 1.0:
+                    logged = event.seconds
+                    _write(log, event)
+                    board(event)
+                if bar is not None and task is not None:
+                    bar.update(task, completed=event.progress, status=status(event))
+                elif event.seconds - printed >= 4 * LOG_SECONDS:
+                    printed = event.seconds
+                    console.print(status(event), highlight=False, soft_wrap=True)
+            else:
+                _write(log, event)
+                board(event)
+                if line := sentence(event):
+                    console.print(line, highlight=False, soft_wrap=True)
+            yield event
+
+
+def status(event: StepDone) -> str:
+    """One line about a step: where, how well, how fast, how long to go."""
+    left = event.seconds * (1 - event.progress) / event.progress if event.progress > 0 else 0.0
+    return (
+        f"step {event.step:,}  epoch {event.epoch:.1f}  loss {event.loss:.3f}  "
+        f"{event.speed:,.0f} tokens/s  {_clock(left)} left"
+    )
+
+
+def sentence(event: Event) -> str | None:
+    """One line about anything else."""
+    match event:
+        case Prepared():
+            dropped = f", {event.left_out:,} too long and left out" if event.left_out else ""
+            start = f", from step {event.start:,}" if event.start else ""
+            return (
+                f"{event.train_examples:,} examples to learn from, {event.dev_examples:,} to measure on"
+                f"{dropped}; {event.parameters:,} parameters on {event.device}{start}"
+            )
+        case Evaluated():
+            scores = "  ".join(f"{name} {value:.4g}" for name, value in event.scores.items())
+            star = "  (best)" if event.best else ""
+            return f"{_clock(event.seconds)}  step {event.step:,}  {scores}{star}"
+        case Skipped():
+            return f"step {event.step:,}: the gradient was not finite; the step was skipped"
+        case Finished():
+            return (
+                f"finished after {event.step:,} steps and {_clock(event.seconds)}: {event.reason}"
+            )
+        case _:
+            return None
+
+
+def _clock(seconds: float) -> str:
+    minutes, seconds = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
+def _write(log: Any, event: Event) -> None:
+    record = {"event": type(event).__name__} | asdict(event)
+    log.write(json.dumps(record, default=str) + "\n")
+    log.flush()
+
+
+@contextmanager
+def _bar(console: Console) -> Iterator[Progress]:
+    columns = BarColumn(bar_width=24), TextColumn("{task.percentage:>3.0f}%  {task.fields[status]}")
+    with Progress(*columns, console=console, refresh_per_second=5) as progress:
+        yield progress
+
+
+@contextmanager
+def _tensorboard(folder: Path) -> Iterator[Any]:
+    """A function that sends an event to TensorBoard, or nowhere if it is not installed."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        yield lambda event: None
+        return
+    writer = SummaryWriter(str(folder / "tensorboard"))
+
+    def send(event: Event) -> None:
+        if isinstance(event, StepDone):
+            for name in ("loss", "rate", "speed", "norm"):
+                writer.add_scalar(f"train/{name}", getattr(event, name), event.step)
+        elif isinstance(event, Evaluated):
+            for name, value in event.scores.items():
+                writer.add_scalar(f"dev/{name}", value, event.step)
+
+    try:
+        yield send
+    finally:
+        writer.close()

@@ -1,0 +1,218 @@
+"""A run: a directory that is enough by itself. Made by `train`, opened by `load`.
+
+config.toml        every choice
+model.safetensors  the weights that predict
+*.json             the vocabularies
+metrics.jsonl      what happened
+checkpoints/       from which training goes on
+data/              the tokenised corpus
+"""
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from saccade.config import Config, assign, parse, read_toml, write_toml
+from saccade.data.sources import Example, examples
+from saccade.errors import CheckpointError, ConfigError
+from saccade.models.build import Network
+from saccade.tasks.choose import complete
+from saccade.tasks.prepare import Prepared, in_memory, load_task, prepare, reopen
+from saccade.tasks.task import Pair, Prediction, Task, chunks
+from saccade.training import checkpoint as disk
+from saccade.training import events
+from saccade.training.loop import Trainer
+from saccade.training.loop import train as loop
+from saccade.training.machine import choose_device, tune_malloc
+from saccade.training.report import show
+
+LINES = 2048  # read, sorted by length and decoded at once
+
+
+class Run:
+    """A trained model with all that it needs to read raw text and write raw text."""
+
+    def __init__(self, folder: Path, config: Config, task: Task, network: Network):
+        self.folder = folder
+        self.config = config
+        self.task = task
+        self.network = network
+
+    def predict(
+        self, inputs: Iterable[str | Sequence[str]], width: int | None = None, nbest: int = 1
+    ) -> list[Prediction]:
+        """A prediction for each input, in order; a text, or a tuple of texts where there are columns."""
+        return list(self.stream(inputs, width, nbest))
+
+    def stream(
+        self, inputs: Iterable[str | Sequence[str]], width: int | None = None, nbest: int = 1
+    ) -> Iterator[Prediction]:
+        """The same, as they come: for files larger than memory."""
+        if width is not None and width < 1:
+            raise ConfigError(f"a beam of width {width}: the width must be at least 1")
+        if nbest > (width or self.config.decode.width) and self.config.task.kind in (
+            "translate",
+            "model",
+        ):
+            raise ConfigError(
+                f"{nbest} best of a beam of width {width or self.config.decode.width}: "
+                "there are at most as many as the beam is wide"
+            )
+        for some in chunks(inputs, LINES):
+            sources = [self._source(item) for item in some]
+            full = [i for i, source in enumerate(sources) if any(text.strip() for text in source)]
+            found = self.task.predict(self.network, [sources[i] for i in full], width, nbest)
+            ready = dict(zip(full, found, strict=True))
+            for i in range(len(sources)):  # an empty line in is an empty line out
+                yield ready.get(i, Prediction("", 0.0))
+
+    def evaluate(self, *data: str | os.PathLike[str]) -> dict[str, float]:
+        """The task's metrics on these files, or on the run's own dev set if none is named."""
+        if not data:
+            found = reopen(self.config, self.folder)
+            return self.task.evaluate(self.network, found.dev, found.dev_pairs, quick=False)
+        rows = list(self._examples(data))
+        return self.task.evaluate(
+            self.network, in_memory(self.task, rows), _pairs(rows), quick=False
+        )
+
+    def score(self, *data: str | os.PathLike[str]) -> Iterator[tuple[float, int]]:
+        """For each example of these files log p(target | source), and of how many tokens."""
+        for some in chunks(self._examples(data), LINES):
+            yield from self.task.score(self.network, _pairs(some))
+
+    def _examples(self, data: Sequence[str | os.PathLike[str]]) -> Iterator[Example]:
+        return examples([os.fspath(path) for path in data], self.config.data, self.config.task.kind)
+
+    def _source(self, item: str | Sequence[str]) -> tuple[str, ...]:
+        if not isinstance(item, str):
+            return tuple(item)
+        if self.config.task.kind == "tag":
+            return tuple(item.split())
+        if len(self.config.data.source) > 1:
+            return tuple(item.split("\t"))
+        return (item,)
+
+
+def load(folder: str | os.PathLike[str]) -> Run:
+    """The run in a directory, ready to predict."""
+    folder = Path(folder)
+    config = read_config(folder)
+    tune_malloc()
+    task = load_task(config, folder)
+    network = task.build()
+    disk.load_weights(folder / "model.safetensors", network)
+    network.to(choose_device(config.train)).eval()
+    return Run(folder, config, task, network)
+
+
+def read_config(folder: Path) -> Config:
+    """The configuration of a run."""
+    if not (folder / "config.toml").is_file():
+        raise CheckpointError(f"{folder}: not a run: it has no config.toml")
+    return parse(read_toml(folder / "config.toml"), str(folder / "config.toml"))
+
+
+def train(
+    data: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    out: str | os.PathLike[str] | None = None,
+    task: str | None = None,
+    dev: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    quiet: bool = False,
+) -> Run:
+    """Train on raw files (or as a configuration file says) and return the finished run.
+
+    `settings` are keys of the configuration, as in {"train.minutes": 3, "encoder.kind": "transformer"}.
+    """
+    raw, where = gather(data, task=task, dev=dev)
+    for key, value in (settings or {}).items():
+        assign(raw, key, value)
+    config, _ = complete(raw, where)
+    folder = new_folder(config, out)
+    for _ in show(start(config, folder), folder, quiet):
+        pass
+    return load(folder)
+
+
+def gather(
+    data: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    task: str | None = None,
+    dev: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
+) -> tuple[dict[str, Any], str]:
+    """The settings that data files or a configuration file give, and what to call them in messages."""
+    paths = _paths(data)
+    if len(paths) == 1 and paths[0].endswith(".toml"):
+        raw, where = read_toml(paths[0]), paths[0]
+    else:
+        raw, where = {"data": {"train": paths}}, "settings"
+    if task is not None:
+        raw.setdefault("task", {})["kind"] = task
+    if dev is not None:
+        raw.setdefault("data", {})["dev"] = _paths(dev)
+    return raw, where
+
+
+def new_folder(config: Config, out: str | os.PathLike[str] | None) -> Path:
+    """The run's directory, made; one that holds a run already is refused."""
+    name = Path(config.data.train[0]).name.split(".")[0]
+    folder = Path(out) if out is not None else Path("runs") / name
+    if (folder / "config.toml").exists():
+        raise ConfigError(f"{folder}: holds a run already; choose another --out, or remove it")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{folder}: cannot be made: {error.strerror}") from None
+    return folder
+
+
+def start(
+    config: Config, folder: Path, stop: Callable[[], bool] = lambda: False
+) -> Iterator[events.Event]:
+    """Prepare the data, build the network and train it, in a new run."""
+    tune_malloc()
+    ready = prepare(config, folder)
+    (folder / "config.toml").write_text(write_toml(config), encoding="utf-8")
+    yield from _train(config, folder, ready, None, stop)
+
+
+def resume(folder: Path, stop: Callable[[], bool] = lambda: False) -> Iterator[events.Event]:
+    """Go on from a run's newest sound checkpoint as if training had never stopped."""
+    tune_malloc()
+    config = read_config(folder)
+    path, problems = disk.latest_checkpoint(folder / "checkpoints")
+    if problems and path is None:
+        raise CheckpointError("\n".join(problems))
+    yield from _train(config, folder, reopen(config, folder), path, stop)
+
+
+def _train(
+    config: Config,
+    folder: Path,
+    ready: Prepared,
+    checkpoint: Path | None,
+    stop: Callable[[], bool],
+) -> Iterator[events.Event]:
+    device = choose_device(config.train)
+    network = ready.task.build().to(device)
+    trainer = Trainer(ready.task, network, folder)
+    if checkpoint is not None:
+        trainer.restore(checkpoint)
+    count = sum(p.numel() for p in network.parameters())
+    yield events.Prepared(
+        len(ready.train), len(ready.dev), ready.left_out, count, str(device), trainer.at.step
+    )
+    yield from loop(trainer, ready.train, ready.dev, ready.dev_pairs, stop)
+
+
+def _pairs(rows: Sequence[Example]) -> list[Pair]:
+    return [(row.source, row.target) for row in rows]
+
+
+def _paths(data: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
+    if isinstance(data, str | os.PathLike):
+        return [os.fspath(data)]
+    return [os.fspath(path) for path in data]
