@@ -39,7 +39,8 @@ def train(
         typer.Argument(help="A data file (or two, aligned line by line), or a configuration.toml."),
     ],
     task: Annotated[
-        str | None, typer.Option(help="model, classify, tag or translate; else by the file's shape.")
+        str | None,
+        typer.Option(help="model, classify, tag or translate; else by the file's shape."),
     ] = None,
     dev: Annotated[
         list[str] | None, typer.Option(help="A file to measure on (twice for two files).")
@@ -129,7 +130,9 @@ def score(run: RunFolder, data: Data, as_json: AsJson = False) -> None:
             print(json.dumps(record))
         else:
             print(f"{log_p:.4f}\t{count}\t{perplexity:.4f}")
-    say(f"{total:.4f} for {tokens:,} tokens: perplexity {exp(min(-total / max(tokens, 1), 700)):.4f}")
+    say(
+        f"{total:.4f} for {tokens:,} tokens: perplexity {exp(min(-total / max(tokens, 1), 700)):.4f}"
+    )
 
 
 @app.command()
@@ -217,7 +220,9 @@ def lines(path: Path | None) -> Iterator[str]:
                 yield line.rstrip(b"\n").removesuffix(b"\r").decode("utf-8")
             except UnicodeDecodeError as error:
                 where = f"{name}:{number}"
-                raise DataError(f"{where}: not UTF-8 at byte {error.start}; convert the file") from None
+                raise DataError(
+                    f"{where}: not UTF-8 at byte {error.start}; convert the file"
+                ) from None
 
 
 def one_line(text: str) -> str:

@@ -19,6 +19,8 @@ from saccade.errors import ConfigError
 
 Share = Annotated[float, Field(ge=0.0, lt=1.0)]
 Positive = Annotated[int, Field(gt=0)]
+PositiveFloat = Annotated[float, Field(gt=0)]
+NonNegative = Annotated[float, Field(ge=0)]
 Tuple = Annotated[tuple[str, ...], Field(strict=False)]  # TOML has lists, frozen models want tuples
 Column = int | str
 
@@ -37,9 +39,13 @@ class Tokenizer(Strict):
     size: Positive = 8000  # the largest vocabulary, specials included
     min_count: Positive = 1  # rarer words or characters become <unk>
     lowercase: bool = False
-    split_punctuation: bool = (
-        False  # word, bpe: "end." is two words; the spaces are then not restored exactly
-    )
+    split_punctuation: bool = False  # "end." is two words; its blanks are not restored exactly
+
+    @model_validator(mode="after")
+    def words(self) -> Self:
+        if self.split_punctuation and self.kind in ("char", "bytes"):
+            raise ValueError(f"split_punctuation is about words; '{self.kind}' has none")
+        return self
 
 
 # --- tasks ----------------------------------------------------------------------------------------------------
@@ -50,9 +56,8 @@ class LanguageModel(Strict):
 
     kind: Literal["model"] = "model"
     tokenizer: Tokenizer = Tokenizer(kind="char")
-    context: Positive = (
-        128  # the window of a Transformer, the length of truncated back-propagation of an RNN
-    )
+    # the window of a Transformer, the length of truncated back-propagation of an RNN
+    context: Positive = 128
 
 
 class Classify(Strict):
@@ -76,9 +81,8 @@ class Translate(Strict):
     source: Tokenizer = Tokenizer()
     target: Tokenizer = Tokenizer()
     joint: bool = False  # one vocabulary, trained on both sides, and one embedding table
-    metric: Literal["bleu", "chrf", "sequence_error", "token_error"] = (
-        "bleu"  # the best model is by this
-    )
+    # the best model is by this
+    metric: Literal["bleu", "chrf", "sequence_error", "token_error"] = "bleu"
 
 
 Task = Annotated[LanguageModel | Classify | Tag | Translate, Field(discriminator="kind")]
@@ -93,12 +97,10 @@ class Data(Strict):
     source: Annotated[
         tuple[Column, ...], Field(strict=False)
     ] = ()  # columns (from 1) or keys; () is all but target
-    target: Column | None = (
-        None  # column (from 1), key, or CoNLL-U field; None is the format's usual one
-    )
-    dev_share: Annotated[float, Field(gt=0.0, lt=0.5)] = (
-        0.05  # cut off, by source, when no dev file is given
-    )
+    # column (from 1), key, or CoNLL-U field; None is the format's usual one
+    target: Column | None = None
+    # cut off, by source, when no dev file is given
+    dev_share: Annotated[float, Field(gt=0.0, lt=0.5)] = 0.05
     dev_max: Positive = 2000
     max_len: Positive = 1024  # longer examples are left out of training, and counted
 
@@ -133,10 +135,15 @@ class RecurrentDecoder(Recurrent):
     attention: Literal[
         "off", "parameter_free", "dot", "scaled_dot", "general", "concat", "additive"
     ] = "additive"
-    context: Literal["cell", "output"] = (
-        "cell"  # where the context enters: Bahdanau 2015, or Luong 2015
-    )
+    # where the context enters: Bahdanau 2015, or Luong 2015
+    context: Literal["cell", "output"] = "cell"
     tied: bool = True  # the output layer is the embedding table
+
+    @model_validator(mode="after")
+    def enters(self) -> Self:
+        if self.attention == "off" and self.context == "output":
+            raise ValueError("without attention the context enters the cell: remove 'context'")
+        return self
 
 
 class Transformer(Strict):
@@ -205,11 +212,22 @@ Encoder = Annotated[
 Decoder = Annotated[RecurrentDecoder | TransformerDecoder, Field(discriminator="kind")]
 
 
-class Head(Strict):
-    """From the encoder's memory to labels; only `classify` pools."""
+class Pooled(Strict):
+    """One label for the whole: the memory is first pooled into one vector."""
 
+    kind: Literal["pooled"] = "pooled"
     pool: Literal["last", "mean", "max", "attention"] = "attention"
     dropout: Share = 0.2
+
+
+class PerWord(Strict):
+    """A label for each word."""
+
+    kind: Literal["per_word"] = "per_word"
+    dropout: Share = 0.2
+
+
+Head = Annotated[Pooled | PerWord, Field(discriminator="kind")]
 
 
 # --- training and decoding ------------------------------------------------------------------------------------
@@ -220,32 +238,28 @@ class Train(Strict):
 
     steps: Positive | None = None
     epochs: Positive | None = None
-    minutes: Annotated[float, Field(gt=0)] | None = (
-        None  # the schedule is fitted to whichever ends first
-    )
+    # the schedule is fitted to whichever ends first
+    minutes: PositiveFloat | None = None
     patience: Positive | None = None  # evaluations without a better one
 
-    batch_tokens: Positive = (
-        4096  # padded source + target tokens in a batch (streams x context of a model)
-    )
+    # padded source + target tokens in a batch (streams x context of a model)
+    batch_tokens: Positive = 4096
     accumulate: Positive = 1  # batches to a step
     optimizer: Literal["adamw", "sgd"] = "adamw"
-    rate: Annotated[float, Field(gt=0)] = 1e-3
+    rate: PositiveFloat = 1e-3
     schedule: Literal["constant", "noam", "cosine", "plateau"] = "cosine"
     warmup: Annotated[int, Field(ge=0)] = 200
     betas: Annotated[tuple[Share, Share], Field(strict=False)] = (0.9, 0.98)
     momentum: Share = 0.9  # of sgd
-    weight_decay: Annotated[float, Field(ge=0)] = 0.01
-    clip: Annotated[float, Field(ge=0)] = 1.0  # gradient norm; 0 is off
+    weight_decay: NonNegative = 0.01
+    clip: NonNegative = 1.0  # gradient norm; 0 is off
     label_smoothing: Share = 0.0
     word_dropout: Share = 0.0  # a share of input tokens becomes <unk>
-    scheduled_sampling: Share = (
-        0.0  # a share of the decoder's inputs is its own guess, at the end of training
-    )
+    # a share of the decoder's inputs is its own guess, at the end of training
+    scheduled_sampling: Share = 0.0
 
-    average: Annotated[float, Field(ge=0, lt=1)] = (
-        0.0  # decay of the moving average of weights; 0 is off
-    )
+    # decay of the moving average of weights; 0 is off
+    average: Annotated[float, Field(ge=0, lt=1)] = 0.0
     average_checkpoints: Positive = 1  # the mean of so many
     average_of: Literal["last", "best"] = "last"
 
@@ -255,20 +269,16 @@ class Train(Strict):
     keep: Positive = 2  # checkpoints
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
-    workers: Annotated[int, Field(ge=0)] = (
-        0  # processes that prepare batches; 0 is the trainer itself
-    )
 
 
 class Decode(Strict):
     """How `predict` and `evaluate` search, unless told otherwise."""
 
     width: Positive = 5
-    alpha: Annotated[float, Field(ge=0)] = 1.0  # the best is by log p / |y|^alpha
+    alpha: NonNegative = 1.0  # the best is by log p / |y|^alpha
     max_len: Positive = 200  # of an output, in tokens ...
-    max_ratio: Annotated[float, Field(gt=0)] = (
-        3.0  # ... and at most so many for a token of the source, and 10
-    )
+    # ... and at most so many for a token of the source, and 10
+    max_ratio: PositiveFloat = 3.0
     batch_tokens: Positive = 4096
 
 
@@ -293,6 +303,23 @@ class Config(Strict):
                 raise ValueError(
                     f"the task '{self.task.kind}' has no {part}: remove the table [{part}]"
                 )
+        if self.head and isinstance(self.head, Pooled) != (self.task.kind == "classify"):
+            kind = "pooled" if self.task.kind == "classify" else "per_word"
+            raise ValueError(f"head: the task '{self.task.kind}' needs kind = '{kind}'")
+        longest = self.task.context if isinstance(self.task, LanguageModel) else self.data.max_len
+        for name in ("encoder", "decoder"):
+            part = getattr(self, name)
+            if getattr(part, "positions", "") == "learned" and part.max_positions < longest:
+                limit = "task.context" if self.task.kind == "model" else "data.max_len"
+                raise ValueError(
+                    f"{name}: {part.max_positions} learned positions are fewer than "
+                    f"{limit} ({longest})"
+                )
+        alone = self.encoder is None and isinstance(self.decoder, RecurrentDecoder)
+        if alone and getattr(self.decoder, "attention", "off") != "off":
+            raise ValueError(
+                "decoder: a language model has no source to attend to: set attention = 'off'"
+            )
         if isinstance(self.decoder, RecurrentDecoder) and self.encoder is not None:
             free = self.decoder.attention == "parameter_free"
             if free and self.encoder.dim != self.decoder.dim:

@@ -8,6 +8,7 @@ epoch e is found in constant time, and resuming needs no history.
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ class Sequences:
         return np.diff(self.starts)
 
     def __getitem__(self, row: int) -> list[int]:
-        return self.ids[self.starts[row] : self.starts[row + 1]].tolist()
+        return list(self.ids[self.starts[row] : self.starts[row + 1]].tolist())
 
     def padded(self, rows: Array) -> Padded:
         """Some rows as one tensor, padded with 0."""
@@ -247,7 +248,7 @@ class Stream:
             -(len(self.ids) - 1) // self.streams
         )  # every id but the first is somebody's target
 
-    @property
+    @cached_property
     def _windows(self) -> Array:
         rng = np.random.default_rng([self.seed, self.epoch])
         shift = int(rng.integers(self.context)) if len(self.ids) > 2 * self.context else 0

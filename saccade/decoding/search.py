@@ -33,7 +33,7 @@ class Hypothesis:
 
 
 def normalise(score: float, length: int, alpha: float) -> float:
-    return score / length**alpha
+    return float(score / length**alpha)
 
 
 @torch.inference_mode()

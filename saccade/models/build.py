@@ -92,14 +92,14 @@ def build_network(config: c.Config, source_size: int, target_size: int) -> Netwo
                 encoder.embedding.weight = decoder.embedding.weight
             return Generator(encoder, decoder)
         case c.Classify():
-            assert config.head is not None
+            assert isinstance(config.head, c.Pooled)
             assert encoder is not None
             head = config.head
             return Classifier(
                 encoder, heads.Pooled(encoder.dim, target_size, head.pool, head.dropout)
             )
         case c.Tag():
-            assert config.head is not None
+            assert isinstance(config.head, c.PerWord)
             assert encoder is not None
             return Tagger(encoder, heads.PerWord(encoder.dim, target_size, config.head.dropout))
         case _:
@@ -182,15 +182,15 @@ def build_decoder(
 
 
 def build_attention(config: c.RecurrentDecoder, memory_dim: int) -> attention.Attention:
-    score = {
+    scores: dict[str, type[attention.Score]] = {
         "parameter_free": attention.ParameterFree,
         "dot": attention.Dot,
         "scaled_dot": attention.ScaledDot,
         "general": attention.General,
         "concat": attention.Concat,
         "additive": attention.Additive,
-    }[config.attention]
-    return attention.Attention(score(config.dim, memory_dim))
+    }
+    return attention.Attention(scores[config.attention](config.dim, memory_dim))
 
 
 def build_blocks(config: c.Transformer, memory_dim: int | None) -> list[Block]:
@@ -260,7 +260,7 @@ def _init_recurrent(layer: nn.RNNBase) -> None:
         if "weight_ih" in name:
             nn.init.xavier_uniform_(weight)
         elif "weight_hh" in name:  # gate by gate: a rotation neither shrinks nor swells the state
-            for gate in weight.split(layer.hidden_size):
+            for gate in torch.split(weight, layer.hidden_size):
                 nn.init.orthogonal_(gate)
         else:
             nn.init.zeros_(weight)

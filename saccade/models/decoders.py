@@ -5,6 +5,7 @@ source was, and none remembers anything between calls: all that goes on is in th
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -103,7 +104,7 @@ class RecurrentDecoder(Decoder):
     def start(self, memory: Memory | None, rows: int) -> RecurrentState:
         if memory is None:
             return RecurrentState(self.layers.zeros(rows, self.output.weight), None)
-        parts = torch.tanh(self.first(memory.summary)).split(self.dim, -1)
+        parts = torch.split(torch.tanh(self.first(memory.summary)), self.dim, -1)
         each = len(parts) // len(self.layers.layers)
         layers = tuple(parts[i : i + each] for i in range(0, len(parts), each))
         if self.attention is None:
@@ -134,7 +135,7 @@ class RecurrentDecoder(Decoder):
     ) -> tuple[Float[Tensor, "B T D"], tuple[LayerState, ...]]:
         assert state.source is not None
         layers, outputs, contexts = state.layers, [], []
-        for column in embedded.split(1, dim=1):
+        for column in torch.split(embedded, 1, dim=1):
             query = layers[-1][0].unsqueeze(1)  # s_{t-1}: (B, 1, D)
             context = attention(query, *state.source.tree)
             output, layers = self.layers(torch.cat([column, context], -1), layers)
@@ -163,7 +164,7 @@ class TransformerDecoder(Decoder):
     ):
         super().__init__(embedding, embedding.embedding_dim, tied)
         self.positions = positions
-        self.blocks = nn.ModuleList(blocks)
+        self.blocks: Sequence[Block] = nn.ModuleList(blocks)  # type: ignore[assignment]
         self.norm = norm
         self.drop = Dropout(dropout)
 

@@ -42,7 +42,7 @@ class Pooled(nn.Module):
                 scores = self.score(values).mT  # (B, 1, S)
                 if keep is not None:
                     scores = scores.masked_fill(~keep.unsqueeze(1), -inf)
-                weights = scores.softmax(-1)
+                weights: Tensor = scores.softmax(-1)
                 record(self, weights)
                 return (weights @ values).squeeze(1)
 

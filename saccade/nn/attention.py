@@ -151,7 +151,7 @@ class Attention(nn.Module):
         return weights @ values
 
 
-Cache = tuple[Float[Tensor, "B H t K"], Float[Tensor, "B H t K"]]  # keys and values so far
+Cache = tuple[Float[Tensor, "B H _ K"], Float[Tensor, "B H _ K"]]  # keys and values so far
 
 
 class SelfAttention(nn.Module):

@@ -39,7 +39,7 @@ def dropout(x: Tensor, p: float, training: bool) -> Tensor:
     # NumPy compares bytes ten times faster than torch does, and torch multiplies by bytes faster than by bools.
     kept = draws.view(torch.uint8)[: x.numel()].numpy() >= threshold
     keep = torch.from_numpy(kept).view(torch.uint8).view(x.shape)
-    return _Drop.apply(x, keep, 256 / (256 - threshold))  # type: ignore[no-any-return]
+    return _Drop.apply(x, keep, 256 / (256 - threshold))  # type: ignore[no-any-return,no-untyped-call]
 
 
 class _Drop(torch.autograd.Function):

@@ -4,7 +4,8 @@ Rows are projected, normalised and differentiated in chunks that stay in cache; 
 when the forward pass ends. A loss is a sum and a count: who calls divides by the global count.
 """
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -12,12 +13,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 
-class Loss(NamedTuple):
-    """Summed over real positions; `sum` has the gradient, `nll` is -log p alone, `count` the positions."""
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Summed over real positions: `sum` has the gradient, `nll` is -log p alone."""
 
     sum: Tensor
     nll: Tensor
-    count: int
+    count: int  # of the positions
 
 
 CHUNK = 1 << 21  # logits at once: 8 MB of floats
@@ -35,7 +37,7 @@ def projected_cross_entropy(
     Smoothing spreads its share evenly over the vocabulary, as torch's `label_smoothing` does.
     """
     if torch.is_grad_enabled():
-        loss, nll = _Projected.apply(hidden, weight, bias, targets, smoothing)
+        loss, nll = _Projected.apply(hidden, weight, bias, targets, smoothing)  # type: ignore[no-untyped-call]
         return loss, nll
     return _sums(hidden, weight, bias, targets, smoothing)
 

@@ -10,9 +10,7 @@ from saccade.errors import DataError
 
 
 @lru_cache(maxsize=32)
-def sinusoids(
-    length: int, dim: int, device: torch.device = torch.device("cpu")
-) -> Float[Tensor, "n D"]:
+def sinusoids(length: int, dim: int, device: torch.device | None = None) -> Float[Tensor, "n D"]:
     """sin(n / 10000^(2i/d)) in the even columns, cos in the odd     Vaswani et al. 2017, arxiv.org/abs/1706.03762"""
     angle = _angles(length, dim, device)  # (n, D/2)
     return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1)
@@ -45,7 +43,8 @@ class Learned(nn.Module):
                 f"a sequence of {end} tokens is longer than the model's {limit} learned positions: "
                 "shorten it, or train with a larger max_positions or with sinusoidal positions"
             )
-        return x + self.table(torch.arange(offset, end, device=x.device))
+        marks: Tensor = self.table(torch.arange(offset, end, device=x.device))
+        return x + marks
 
 
 class Unmarked(nn.Module):
@@ -70,7 +69,7 @@ def _turns(length: int, dim: int, device: torch.device) -> tuple[Tensor, Tensor]
     return angle.cos(), angle.sin()
 
 
-def _angles(length: int, dim: int, device: torch.device) -> Float[Tensor, "n half"]:
+def _angles(length: int, dim: int, device: torch.device | None) -> Float[Tensor, "n half"]:
     frequency = 10000.0 ** (-torch.arange(0, dim, 2, device=device) / dim)  # (D/2,)
     return torch.arange(length, device=device)[:, None] * frequency
 

@@ -4,6 +4,7 @@ The kernels are torch's; here they are stacked, with dropout and residuals betwe
 states are batch-first, so that a search can repeat and reorder them like any other.
 """
 
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -51,7 +52,7 @@ class Recurrent(nn.Module):
         self.dim = dim
         self.residual = residual
         width = dim // 2 if bidirectional else dim  # of each direction
-        self.layers = nn.ModuleList(
+        self.layers: Sequence[nn.RNNBase] = nn.ModuleList(  # type: ignore[assignment]
             build_layer(cell, dim if i else input_dim, width, bidirectional)
             for i in range(num_layers)
         )
@@ -70,7 +71,8 @@ class Recurrent(nn.Module):
         states = []
         for i, layer in enumerate(self.layers):
             before = x
-            x, last = run_layer(layer, self.drop(x) if i else x, state and state[i], lengths)
+            past = None if state is None else state[i]
+            x, last = run_layer(layer, self.drop(x) if i else x, past, lengths)
             if i and self.residual:
                 x = x + before
             states.append(last)
@@ -83,12 +85,15 @@ class Recurrent(nn.Module):
 
 
 def run_layer(
-    layer: nn.Module,
+    layer: nn.RNNBase,
     x: Float[Tensor, "B T C"],
     state: LayerState | None,
     lengths: Int[Tensor, "B"] | None = None,
 ) -> tuple[Float[Tensor, "B T D"], LayerState]:
     """One layer's outputs and its last state, batch-first."""
+    if x.size(1) == 1 and lengths is None and state is not None:
+        last = run_cell(layer, x[:, 0], state)
+        return last[0].unsqueeze(1), last
     before = None if state is None else tuple(part.unsqueeze(0).contiguous() for part in state)
     given = before if before is None or len(before) > 1 else before[0]
     if lengths is None:
@@ -99,3 +104,22 @@ def run_layer(
         output, _ = pad_packed_sequence(output, batch_first=True, total_length=x.size(1))
     parts = last if isinstance(last, tuple) else (last,)
     return output, tuple(torch.cat(part.unbind(0), -1) for part in parts)
+
+
+def run_cell(layer: nn.RNNBase, x: Float[Tensor, "B C"], state: LayerState) -> LayerState:
+    """One step of a layer: without the set-up of a whole sequence's kernel, which costs more."""
+    weights: tuple[Tensor, ...] = (
+        layer.weight_ih_l0,
+        layer.weight_hh_l0,
+        layer.bias_ih_l0,
+        layer.bias_hh_l0,
+    )  # type: ignore[assignment]
+    match layer:
+        case nn.LSTM():
+            return torch.lstm_cell(x, state, *weights)
+        case nn.GRU():
+            return (torch.gru_cell(x, state[0], *weights),)
+        case nn.RNN(nonlinearity="relu"):
+            return (torch.rnn_relu_cell(x, state[0], *weights),)
+        case _:
+            return (torch.rnn_tanh_cell(x, state[0], *weights),)

@@ -60,7 +60,12 @@ def detach(state: Any) -> Any:
 def leaves(state: Any) -> list[Tensor]:
     """The tensors of a state, in order."""
     found: list[Tensor] = []
-    map_state(lambda tensor: (found.append(tensor), tensor)[1], state)
+
+    def keep(tensor: Tensor) -> Tensor:
+        found.append(tensor)
+        return tensor
+
+    map_state(keep, state)
     return found
 
 

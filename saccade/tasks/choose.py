@@ -88,13 +88,16 @@ def complete(raw: dict[str, Any], where: str) -> tuple[Config, str]:
     kind = raw["task"]["kind"]
     data = parse(_merge(raw, _outline(kind)), where).data
     seen = survey(examples(data.train, data, kind))
-    whole = _merge(raw, _sized(size, kind, raw))
-    return parse(_merge(_merge(whole, defaults(kind, seen)), _outline(kind)), where), found.reason
+    chosen = defaults(kind, seen)
+    if {"steps", "epochs", "minutes"} & raw.get("train", {}).keys():
+        del chosen["train"]["epochs"]  # the user's limit is the only one
+    whole = _merge(_merge(raw, _sized(size, kind, raw)), chosen)
+    return parse(_merge(whole, _outline(kind)), where), found.reason
 
 
 def understand(raw: dict[str, Any], where: str) -> tuple[str, Data]:
     """The task and the layout of the data, without a closer look at it."""
-    found, raw = _looked_at({key: value for key, value in raw.items() if key != "size"}, where)
+    _, raw = _looked_at({key: value for key, value in raw.items() if key != "size"}, where)
     kind = raw["task"]["kind"]
     return kind, parse(_merge(raw, _outline(kind)), where).data
 
@@ -104,12 +107,16 @@ def _looked_at(raw: dict[str, Any], where: str) -> tuple[Shape, dict[str, Any]]:
     raw = copy.deepcopy(raw)
     kind = raw["task"].get("kind") if isinstance(raw.get("task"), dict) else None
     # What is wrong with the settings is said before any file is opened; the task may be open still.
-    guess = kind if kind is not None else next((k for k in PARTS if set(PARTS[k]) >= _parts(raw)), "tag")
+    guess = (
+        kind
+        if kind is not None
+        else next((k for k in PARTS if set(PARTS[k]) >= _parts(raw)), "tag")
+    )
     data = parse(_merge(raw, _outline(guess)), where).data
     if not data.train:
         raise ConfigError(f"{where}: missing key 'data.train': which file is to be learned from?")
     found = shape(data.train, data, kind)
-    layout = {"format": found.format, "source": list(found.source)}
+    layout: dict[str, Any] = {"format": found.format, "source": list(found.source)}
     if found.target is not None:
         layout["target"] = found.target
     raw["data"] = dict(raw["data"]) | layout
@@ -138,7 +145,7 @@ def _strings(seen: Survey) -> dict[str, Any]:
     """Words to phones, lemmas to forms, wrong to right: short strings of few symbols."""
     target = {"kind": "word", "size": 2000} if seen.symbols else {"kind": "char", "size": 2000}
     n = seen.count
-    dim = 128 if n < 2000 else 256
+    dim = 128 if n < 2000 else 192 if n < 300_000 else 256
     dropout = 0.4 if n < 2000 else 0.3 if n < 20_000 else 0.2
     return {
         "task": {
@@ -157,9 +164,9 @@ def _strings(seen: Survey) -> dict[str, Any]:
         },
         "train": {
             "rate": 2e-3,
-            "batch_tokens": _batch(n, smallest=512, largest=4096),
+            "batch_tokens": _batch(n, smallest=512, largest=2048),
             "label_smoothing": 0.1,
-            "average": 0.998,
+            "average": 0.995,
             "warmup": 200,
         }
         | _length(n),
@@ -207,7 +214,7 @@ def _classify(seen: Survey) -> dict[str, Any]:
             }
         },
         "encoder": {"kind": "recurrent", "dim": 128 if n < 10_000 else 256, "dropout": 0.4},
-        "head": {"pool": "attention", "dropout": 0.4},
+        "head": {"kind": "pooled", "pool": "attention", "dropout": 0.4},
         "train": {
             "rate": 1e-3,
             "batch_tokens": _batch(n, smallest=512, largest=4096),
@@ -225,7 +232,7 @@ def _tag(seen: Survey) -> dict[str, Any]:
     return {
         "task": {"tokenizer": {"kind": "bpe", "size": 1000 if n < 2000 else 4000}},
         "encoder": {"kind": "recurrent", "dim": 256, "num_layers": 2, "dropout": 0.4},
-        "head": {"dropout": 0.4},
+        "head": {"kind": "per_word", "dropout": 0.4},
         "train": {
             "rate": 2e-3,
             "batch_tokens": _batch(n, smallest=512, largest=2048),
@@ -300,7 +307,11 @@ def _outline(kind: str) -> dict[str, Any]:
     """The least a configuration needs, so that it can be read at all."""
     tables: dict[str, Any] = {"task": {"kind": kind}}
     for part in PARTS.get(kind, ()):
-        tables[part] = {} if part == "head" else {"kind": "recurrent"}
+        tables[part] = {"kind": "recurrent"}
+    if kind == "model":
+        tables["decoder"]["attention"] = "off"
+    if "head" in tables:
+        tables["head"] = {"kind": "pooled" if kind == "classify" else "per_word"}
     return tables
 
 

@@ -29,6 +29,7 @@ from saccade.tasks.task import (
     device_of,
     drop_words,
     in_batches,
+    longest_output,
     shifted,
     summed,
 )
@@ -100,8 +101,8 @@ class LanguageModel(Task):
         characters = sum(len(source[0]) + 1 for source, _ in pairs)
         with torch.inference_mode():
             nll, count = (self._carried if self.carried else self._windows)(network, ids)
-        # The first token has nothing before it; what it would cost is left out of both counts.
-        return {
+        count = max(count, 1)
+        return {  # the first token has nothing before it, and is left out of both counts
             "loss": nll / count,
             "perplexity": exp(min(nll / count, 100.0)),
             "bits_per_character": nll / log(2) / max(characters - 1, 1),
@@ -153,7 +154,8 @@ class LanguageModel(Task):
                 state = network.decoder.start(None, len(some))
                 if tokens.size(1) > 1:
                     _, state = network.decoder.hidden(tokens[:, :-1], state)
-            limits = [decode.max_len] * len(some)
+            room = longest_output(self.config) - tokens.size(1)
+            limits = [max(0, min(decode.max_len, room))] * len(some)
             if width == 1:
                 return [[h] for h in greedy(step, state, tokens[:, -1], end=EOS, limits=limits)]
             return beam_search(

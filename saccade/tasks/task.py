@@ -3,6 +3,7 @@
 The tasks stand side by side in this room; training, the command line and the server know only this page.
 """
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -169,3 +170,9 @@ def summed(network: Generator, tokens: Tensor, said: Padded, state: Any) -> list
     if (keep := said.keep) is not None:
         log_probs = log_probs.masked_fill(~keep, 0.0)
     return list(zip(log_probs.sum(1).tolist(), said.lengths.tolist(), strict=True))
+
+
+def longest_output(config: Config) -> int:
+    """How many positions a decoder has: all of them, unless they are learned."""
+    learned = getattr(config.decoder, "positions", "") == "learned"
+    return config.decoder.max_positions if learned else sys.maxsize  # type: ignore[union-attr]

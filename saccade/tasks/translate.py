@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -25,6 +25,7 @@ from saccade.tasks.task import (
     device_of,
     drop_words,
     in_batches,
+    longest_output,
     shifted,
     summed,
 )
@@ -116,7 +117,7 @@ class Translate(Task):
         if self.metric in ("bleu", "chrf"):
             found["bleu"] = metrics.bleu(texts, gold)
             found["chrf"] = metrics.chrf(texts, gold)
-        unit = "char" if self.settings.target.kind == "char" else "token"
+        unit: Literal["char", "token"] = "char" if self.settings.target.kind == "char" else "token"
         found["sequence_error"] = metrics.sequence_error_rate(texts, gold)
         found["token_error"] = metrics.token_error_rate(texts, gold, unit=unit)
         return found
@@ -150,7 +151,8 @@ class Translate(Task):
             with torch.inference_mode():
                 state = network.decoder.start(network.encode(source), len(some))
             first = torch.full((len(some),), BOS, device=device_of(network))
-            limits = [min(decode.max_len, 10 + int(len(row) * decode.max_ratio)) for row in some]
+            longest = min(decode.max_len, longest_output(self.config) - 1)
+            limits = [min(longest, 10 + int(len(row) * decode.max_ratio)) for row in some]
             if width == 1:
                 return [[h] for h in greedy(step, state, first, end=EOS, limits=limits)]
             return beam_search(

@@ -110,7 +110,7 @@ def checkpoints(folder: Path) -> list[Path]:
 
 def latest_checkpoint(folder: Path) -> tuple[Path | None, list[str]]:
     """The newest sound checkpoint, and what is wrong with those that are newer."""
-    problems = []
+    problems: list[str] = []
     for path in reversed(checkpoints(folder)):
         problem = defect(path)
         if problem is None:

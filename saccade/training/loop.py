@@ -74,7 +74,7 @@ class Trainer:
                 loss, self.carry = self.task.loss(
                     self.network, batch.to(self.device), self.carry, progress
                 )
-            self.scaler.scale(loss.sum).backward()
+            self.scaler.scale(loss.sum).backward()  # type: ignore[no-untyped-call]
             nll += loss.nll.detach()
             count += loss.count
         self.scaler.unscale_(self.optimizer)
@@ -188,7 +188,7 @@ def train(
     quick = pairs[: config.evaluate_max]
     began = perf_counter() - at.seconds
     epoch = task.epoch(corpus, at.epoch)
-    since = [torch.zeros((), device=trainer.device), 0, perf_counter()]  # nll, tokens, when
+    nll, count, since = torch.zeros((), device=trainer.device), 0, perf_counter()  # since a report
 
     def progress() -> float:
         done = at.epoch + at.index / len(epoch)
@@ -198,27 +198,32 @@ def train(
             at.seconds / (60 * config.minutes) if config.minutes else 0.0,
         )
 
-    reason = ""
+    def over() -> str:
+        if progress() >= 1.0:
+            return "the limit is reached"
+        if config.patience and at.since_best >= config.patience:
+            return f"no better evaluation in the last {config.patience}"
+        return ""
+
+    reason = over()  # a run that had ended has nothing more to do
     while not reason:
         batches = [epoch[i] for i in range(at.index, min(at.index + config.accumulate, len(epoch)))]
-        nll, count, norm, rate = trainer.step(batches, progress())
+        more, tokens, norm, rate = trainer.step(batches, progress())
         at.index += len(batches)
         at.seconds = perf_counter() - began
         if not isfinite(float(norm)):
             yield Skipped(at.step)
-        since[0] = since[0] + nll
-        since[1] += count
+        nll, count = nll + more, count + tokens
         new_epoch = at.index >= len(epoch)
         done = progress() >= 1.0
-        passed = perf_counter() - since[2]
+        passed = perf_counter() - since
         if passed >= REPORT_SECONDS or done or new_epoch:
             done_epochs = at.epoch + at.index / len(epoch)
-            loss = float(since[0]) / max(since[1], 1)
-            speed = since[1] / max(passed, 1e-9)
+            loss, speed = float(nll) / max(count, 1), count / max(passed, 1e-9)
             yield StepDone(
                 at.step, done_epochs, loss, rate, speed, float(norm), progress(), at.seconds
             )
-            since = [torch.zeros_like(since[0]), 0, perf_counter()]
+            nll, count, since = torch.zeros_like(nll), 0, perf_counter()
         if new_epoch:
             at.epoch, at.index, trainer.carry = at.epoch + 1, 0, None
             epoch = task.epoch(corpus, at.epoch)
@@ -231,18 +236,13 @@ def train(
             if best:
                 disk.save_weights(trainer.folder / "model.safetensors", trainer.predicting())
             at.seconds = perf_counter() - began
-            since[2] = perf_counter()
+            since = perf_counter()
             yield Evaluated(at.step, scores, best, at.seconds)
-        if done:
-            reason = "the limit is reached"
-        elif config.patience and at.since_best >= config.patience:
-            reason = f"no better evaluation in the last {config.patience}"
-        elif stop():
-            reason = "stopped"
+        reason = over() or ("stopped" if stop() else "")
         saving = at.step % config.save_every == 0 if config.save_every else due
         if saving or reason:
             yield Saved(at.step, trainer.save())
-            since[2] = perf_counter()
+            since = perf_counter()
 
     if reason == "stopped":
         yield Finished(at.step, reason, {}, at.seconds)

@@ -64,4 +64,4 @@ def autocast(device: torch.device, dtype: torch.dtype) -> AbstractContextManager
     """The context in which the forward pass runs."""
     if dtype == torch.float32:
         return nullcontext()
-    return torch.autocast(device.type, dtype)  # type: ignore[return-value]
+    return torch.autocast(device.type, dtype)

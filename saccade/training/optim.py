@@ -1,7 +1,7 @@
 """Optimisers, schedules, clipping, and the moving average of weights."""
 
 from collections.abc import Iterable
-from math import cos, pi
+from math import cos, pi, sqrt
 
 import torch
 from torch import Tensor, nn
@@ -37,7 +37,7 @@ def rate_at(train: Train, step: int, progress: float, plateau: float) -> float:
         case "constant":
             return train.rate * warm
         case "noam":  # inverse square root; the peak is `rate`, at the end of the warm-up
-            return train.rate * min(warm, (max(train.warmup, 1) / step) ** 0.5)
+            return train.rate * min(warm, sqrt(max(train.warmup, 1) / step))
         case "cosine":
             return train.rate * min(warm, 0.01 + 0.99 * 0.5 * (1 + cos(pi * min(progress, 1.0))))
         case "plateau":

@@ -1,0 +1,94 @@
+"""Every architecture that a configuration can name, small: the laws are tried on each."""
+
+from typing import Any
+
+import torch
+
+from saccade.config import Config, parse
+from saccade.models.build import Generator, Network, build
+from saccade.nn.padded import Padded, pad
+
+VOCAB = 20
+RECURRENT = {"kind": "recurrent", "dim": 16, "dropout": 0.0}
+TRANSFORMER = {
+    "kind": "transformer",
+    "dim": 16,
+    "num_heads": 2,
+    "ff_dim": 32,
+    "num_layers": 2,
+    "dropout": 0.0,
+}
+ENCODERS: dict[str, dict[str, Any]] = {
+    "elman": RECURRENT | {"cell": "elman"},
+    "elman_relu": RECURRENT | {"cell": "elman_relu"},
+    "gru": RECURRENT | {"cell": "gru", "num_layers": 2, "residual": True},
+    "lstm": RECURRENT | {"cell": "lstm", "num_layers": 2},
+    "lstm_one_way": RECURRENT | {"cell": "lstm", "bidirectional": False},
+    "transformer": TRANSFORMER,
+    "transformer_post": TRANSFORMER | {"norm_first": False, "activation": "gelu"},
+    "transformer_rotary": TRANSFORMER
+    | {"positions": "rotary", "norm": "rms", "activation": "swiglu"},
+    "transformer_learned": TRANSFORMER | {"positions": "learned", "max_positions": 40},
+    "convolution": {"kind": "convolution", "dim": 16, "num_layers": 2, "dropout": 0.0},
+}
+SCORES = ("parameter_free", "dot", "scaled_dot", "general", "concat", "additive")
+DECODERS: dict[str, dict[str, Any]] = {
+    "elman_off": RECURRENT | {"cell": "elman", "attention": "off"},
+    "elman_relu_off": RECURRENT | {"cell": "elman_relu", "attention": "off"},
+    "gru_off": RECURRENT | {"cell": "gru", "attention": "off", "num_layers": 2, "residual": True},
+    "lstm_off": RECURRENT | {"cell": "lstm", "attention": "off", "tied": False},
+    **{
+        f"lstm_{score}_{place}": RECURRENT
+        | {"cell": "lstm", "attention": score, "context": place, "num_layers": 2}
+        for score in SCORES
+        for place in ("cell", "output")
+    },
+    "gru_additive_cell": RECURRENT | {"cell": "gru", "attention": "additive"},
+    "elman_general_output": RECURRENT
+    | {"cell": "elman", "attention": "general", "context": "output"},
+    "transformer": TRANSFORMER,
+    "transformer_post": TRANSFORMER | {"norm_first": False, "activation": "gelu", "tied": False},
+    "transformer_rotary": TRANSFORMER
+    | {"positions": "rotary", "norm": "rms", "activation": "swiglu"},
+    "transformer_learned": TRANSFORMER | {"positions": "learned", "max_positions": 40},
+    "transformer_none": TRANSFORMER | {"positions": "none"},
+}
+
+
+def config_of(task: str, encoder: str | None = None, decoder: str | None = None) -> Config:
+    raw: dict[str, Any] = {"task": {"kind": task}, "data": {"max_len": 40}}
+    if task == "model":
+        raw["task"]["context"] = 40
+    if encoder is not None:
+        raw["encoder"] = ENCODERS[encoder]
+    if decoder is not None:
+        raw["decoder"] = DECODERS[decoder]
+    if task in ("classify", "tag"):
+        raw["head"] = {"kind": "pooled" if task == "classify" else "per_word", "dropout": 0.0}
+    return parse(raw, "test")
+
+
+def network(task: str, encoder: str | None = None, decoder: str | None = None) -> Network:
+    """A small network with random weights, larger than the first ones so that differences show."""
+    built = build(config_of(task, encoder, decoder), VOCAB, VOCAB, seed=3)
+    with torch.no_grad():
+        for parameter in built.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    return built.eval()
+
+
+def generator(encoder: str, decoder: str) -> Generator:
+    built = network("translate", encoder, decoder)
+    assert isinstance(built, Generator)
+    return built
+
+
+def language_model(decoder: str) -> Generator:
+    built = network("model", None, decoder)
+    assert isinstance(built, Generator)
+    return built
+
+
+def source_batch(lengths: tuple[int, ...] = (7, 3, 5)) -> Padded:
+    numbers = torch.Generator().manual_seed(5)
+    return pad([torch.randint(5, VOCAB, (n,), generator=numbers).tolist() for n in lengths])

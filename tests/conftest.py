@@ -1,0 +1,31 @@
+"""What all tests share: shapes are checked, the random numbers are the same, torch is quiet."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from jaxtyping import install_import_hook
+
+# The shapes in signatures are checked at every call, in tests only.
+install_import_hook(["saccade.nn", "saccade.models"], "beartype.beartype")
+
+import torch  # noqa: E402
+
+settings.register_profile("saccade", derandomize=True, deadline=None, max_examples=50)
+settings.load_profile("saccade")
+
+DATA = Path(os.environ.get("SACCADE_DATA", Path(__file__).parents[2] / "shared" / "data"))
+
+
+@pytest.fixture(autouse=True)
+def _same_numbers() -> None:
+    torch.manual_seed(0)
+    torch.set_num_threads(1)  # the tests run side by side, one core each
+
+
+@pytest.fixture
+def real_data() -> Path:
+    if not DATA.is_dir():
+        pytest.skip(f"the real data sets are not in {DATA}; set SACCADE_DATA")
+    return DATA

@@ -1,0 +1,178 @@
+"""What must hold for every encoder, decoder and score."""
+
+import pytest
+import torch
+
+from saccade.models.build import Classifier, Tagger
+from saccade.nn.padded import Memory, Padded, pad
+from saccade.nn.state import detach, leaves, reorder, repeat, select, with_leaves
+from saccade.nn.watch import over_time, watch
+from tests.architectures import (
+    DECODERS,
+    ENCODERS,
+    VOCAB,
+    generator,
+    language_model,
+    network,
+    source_batch,
+)
+
+# Every decoder after one encoder of each family, and every encoder before one decoder of each.
+PAIRS = [
+    *(
+        (encoder, decoder)
+        for encoder in ("lstm", "transformer", "convolution")
+        for decoder in DECODERS
+    ),
+    *(
+        (encoder, decoder)
+        for encoder in ENCODERS
+        for decoder in ("lstm_additive_cell", "transformer")
+    ),
+]
+PAIRS = list(dict.fromkeys(PAIRS))
+
+
+def targets(rows: int = 3, columns: int = 6) -> torch.Tensor:
+    return torch.randint(5, VOCAB, (rows, columns), generator=torch.Generator().manual_seed(7))
+
+
+@pytest.mark.parametrize(("encoder", "decoder"), PAIRS)
+def test_step_by_step_is_all_at_once(encoder: str, decoder: str) -> None:
+    net, tokens = generator(encoder, decoder), targets()
+    with torch.inference_mode():
+        start = net.decoder.start(net.encode(source_batch()), 3)
+        whole, end = net.decoder(tokens, start)
+        state, columns = start, []
+        for column in tokens.split(1, 1):
+            logits, state = net.decoder(column, state)
+            columns.append(logits)
+    assert torch.allclose(torch.cat(columns, 1), whole, atol=1e-5)
+    for one, other in zip(leaves(state), leaves(end), strict=True):
+        assert torch.allclose(one.float(), other.float(), atol=1e-5)
+
+
+@pytest.mark.parametrize(("encoder", "decoder"), PAIRS)
+def test_in_chunks_is_all_at_once(encoder: str, decoder: str) -> None:
+    net, tokens = generator(encoder, decoder), targets()
+    with torch.inference_mode():
+        state = net.decoder.start(net.encode(source_batch()), 3)
+        whole, _ = net.decoder(tokens, state)
+        first, state = net.decoder(tokens[:, :2], state)
+        second, _ = net.decoder(tokens[:, 2:], state)
+    assert torch.allclose(torch.cat([first, second], 1), whole, atol=1e-5)
+
+
+@pytest.mark.parametrize(("encoder", "decoder"), PAIRS)
+def test_the_decoder_is_causal(encoder: str, decoder: str) -> None:
+    net, tokens = generator(encoder, decoder), targets()
+    changed = tokens.clone()
+    changed[:, 3:] = (changed[:, 3:] - 4) % (VOCAB - 5) + 5
+    with torch.inference_mode():
+        state = net.decoder.start(net.encode(source_batch()), 3)
+        before, after = net.decoder(tokens, state)[0], net.decoder(changed, state)[0]
+    assert torch.allclose(before[:, :3], after[:, :3], atol=1e-6)
+    assert not torch.allclose(before[:, 3:], after[:, 3:], atol=1e-4)
+
+
+@pytest.mark.parametrize(("encoder", "decoder"), PAIRS)
+def test_padding_is_invisible_and_a_batch_is_its_rows(encoder: str, decoder: str) -> None:
+    net, tokens, source = generator(encoder, decoder), targets(), source_batch()
+    with torch.inference_mode():
+        together, _ = net.decoder(tokens, net.decoder.start(net.encode(source), 3))
+        for b, length in enumerate(source.lengths.tolist()):
+            alone = Padded(source.values[b : b + 1, :length], source.lengths[b : b + 1])
+            logits, _ = net.decoder(tokens[b : b + 1], net.decoder.start(net.encode(alone), 1))
+            assert torch.allclose(logits[0], together[b], atol=1e-5)
+
+
+@pytest.mark.parametrize(("encoder", "decoder"), PAIRS)
+def test_watching_changes_nothing(encoder: str, decoder: str) -> None:
+    net, tokens, source = generator(encoder, decoder), targets(), source_batch()
+    with torch.inference_mode():
+        unseen, _ = net.decoder(tokens, net.decoder.start(net.encode(source), 3))
+        with watch(net) as maps:
+            seen, _ = net.decoder(tokens, net.decoder.start(net.encode(source), 3))
+    assert torch.allclose(seen, unseen, atol=1e-5)
+    for weights in maps.values():
+        total = over_time(weights).sum(-1)
+        assert torch.allclose(total, torch.ones_like(total), atol=1e-5)
+    if "off" not in decoder:
+        assert any(path.startswith("decoder") for path in maps)
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_reordering_a_state_is_reordering_its_rows(decoder: str) -> None:
+    net, tokens = generator("lstm", decoder), targets()
+    with torch.inference_mode():
+        one = pad([source_batch().values[0].tolist()])
+        state = repeat(net.decoder.start(net.encode(one), 1), 3)
+        _, state = net.decoder(tokens[:, :3], state)
+        rows = torch.tensor([2, 0, 0])
+        moved, _ = net.decoder(tokens[rows, 3:4], reorder(state, rows))
+        still, _ = net.decoder(tokens[:, 3:4], state)
+        few, _ = net.decoder(tokens[:2, 3:4], select(state, torch.tensor([0, 1])))
+    assert torch.allclose(moved, still[rows], atol=1e-6)
+    assert torch.allclose(few, still[:2], atol=1e-6)
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_a_decoder_without_an_encoder_is_a_language_model(decoder: str) -> None:
+    if decoder not in ("elman_off", "gru_off", "lstm_off") and "transformer" not in decoder:
+        pytest.skip("attention has nothing to look at without an encoder")
+    net, tokens = language_model(decoder), targets()
+    with torch.inference_mode():
+        whole, _ = net.decoder(tokens, net.decoder.start(None, 3))
+        first, state = net.decoder(tokens[:, :4], net.decoder.start(None, 3))
+        second, _ = net.decoder(tokens[:, 4:], detach(state))
+    assert torch.allclose(torch.cat([first, second], 1), whole, atol=1e-5)
+
+
+def test_leaves_and_their_state_are_the_same() -> None:
+    state = language_model("gru_off").decoder.start(None, 2)
+    copy = with_leaves(state, [leaf + 1 for leaf in leaves(state)])
+    assert type(copy) is type(state)
+    assert all(bool((leaf == 1).all()) for leaf in leaves(copy))
+
+
+@pytest.mark.parametrize("encoder", ENCODERS)
+def test_an_encoder_does_not_see_its_padding(encoder: str) -> None:
+    net = network("translate", encoder, "transformer")
+    source = source_batch()
+    junk = Padded(source.values.clone(), source.lengths)
+    for b, length in enumerate(source.lengths.tolist()):
+        junk.values[b, length:] = 17
+    with torch.inference_mode():
+        clean, dirty = net.encode(source), net.encode(junk)  # type: ignore[union-attr]
+    assert isinstance(clean, Memory)
+    assert isinstance(dirty, Memory)
+    assert clean.keep is not None
+    assert torch.allclose(clean.values[clean.keep], dirty.values[clean.keep], atol=1e-6)
+    assert torch.allclose(clean.summary, dirty.summary, atol=1e-6)
+
+
+@pytest.mark.parametrize("encoder", ENCODERS)
+@pytest.mark.parametrize("pool", ["last", "mean", "max", "attention"])
+def test_a_pooled_head_gives_a_batch_what_it_gives_its_rows(encoder: str, pool: str) -> None:
+    net = network("classify", encoder)
+    assert isinstance(net, Classifier)
+    net.head.pool = pool  # type: ignore[assignment]
+    source = source_batch()
+    with torch.inference_mode():
+        together = net(source)
+        for b, length in enumerate(source.lengths.tolist()):
+            alone = net(Padded(source.values[b : b + 1, :length], source.lengths[b : b + 1]))
+            assert torch.allclose(alone[0], together[b], atol=1e-5)
+
+
+@pytest.mark.parametrize("encoder", ENCODERS)
+def test_a_label_sits_with_its_word(encoder: str) -> None:
+    net = network("tag", encoder)
+    assert isinstance(net, Tagger)
+    source = source_batch((6, 4))
+    words = torch.tensor([[0, 0, 1, 2, 2, 2], [0, 1, 1, 2, -1, -1]])
+    with torch.inference_mode():
+        together = net(source, words)
+        alone = net(Padded(source.values[1:, :4], source.lengths[1:]), words[1:, :4])
+    assert together.shape == (2, 3, VOCAB)
+    assert torch.allclose(together[1], alone[0], atol=1e-5)

@@ -1,0 +1,301 @@
+"""The command line through its real entry point: what it prints, where, and how it exits."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from saccade import cli
+from tests.training.test_training import corpus
+
+QUICK = ["--set", "train.steps=6", "--set", "train.evaluate_every=6"]
+TINY = ["--set", "encoder.dim=16", "--set", "decoder.dim=16"]
+
+
+class Outcome:
+    def __init__(self, code: int, out: str, err: str):
+        self.code, self.out, self.err = code, out, err
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]):
+    """Call the command line in this process, as the installed script does."""
+
+    def run(*words: object) -> Outcome:
+        monkeypatch.setattr(sys, "argv", ["saccade", *map(str, words)])
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as left:
+            cli.main()
+        out, err = capfd.readouterr()
+        return Outcome(int(left.value.code or 0), out, err)
+
+    return run
+
+
+def shell(*words: object, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    """Call the command line as a user's shell does."""
+    command = [sys.executable, "-m", "saccade.cli", *map(str, words)]
+    return subprocess.run(command, input=stdin, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small trained run, made by the command line."""
+    folder = tmp_path_factory.mktemp("cli")
+    made = shell("train", corpus(folder, "translate"), "--out", folder / "run", *QUICK, *TINY)
+    assert made.returncode == 0, made.stderr
+    assert "sequence_error\t" in made.stdout
+    assert "translate" in made.stderr
+    return folder / "run"
+
+
+def test_a_run_holds_what_it_needs(run: Path) -> None:
+    names = {path.name for path in run.iterdir()}
+    assert {"config.toml", "model.safetensors", "source.json", "target.json"} <= names
+    assert {"metrics.jsonl", "checkpoints", "data"} <= names
+
+
+def test_help_is_instant_and_imports_no_torch() -> None:
+    code = (
+        "import sys; sys.argv = ['saccade', '--help']\n"
+        "from saccade import cli\n"
+        "try: cli.main()\n"
+        "except SystemExit: pass\n"
+        "assert 'torch' not in sys.modules, 'torch was imported'"
+    )
+    best = 9.0
+    for _ in range(3):  # the machine may be busy
+        began = time.perf_counter()
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=False
+        )
+        best = min(best, time.perf_counter() - began)
+    assert done.returncode == 0, done.stderr
+    assert "train" in done.stdout
+    assert best < 0.5 or os.environ.get("PYTEST_XDIST_WORKER")  # timed only when alone
+
+
+def test_predict_reads_a_line_and_writes_a_line(run: Path) -> None:
+    done = shell("predict", run, stdin="abc\n\nda\u2028b\nzzz\n   \nab")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.split("\n")
+    assert len(lines) == 7
+    assert lines[1] == lines[4] == lines[6] == ""
+
+
+def test_predict_gives_n_best_with_scores(run: Path, call) -> None:
+    source = run.parent / "in.txt"
+    source.write_text("abc\nba\n")
+    done = call("predict", run, source, "--width", 4, "--nbest", 3)
+    rows = [line.split("\t") for line in done.out.splitlines()]
+    assert done.code == 0
+    assert len(rows) == 6
+    assert all(float(score) <= 0 for score, _ in rows)
+    records = call("predict", run, source, "--width", 4, "--nbest", 3, "--json").out.splitlines()
+    assert [len(json.loads(record)) for record in records] == [3, 3]
+
+
+def test_evaluate_prints_a_table_or_json(run: Path, call) -> None:
+    table = call("evaluate", run)
+    assert table.code == 0
+    names = [line.split("\t")[0] for line in table.out.splitlines()]
+    assert "sequence_error" in names
+    assert list(json.loads(call("evaluate", run, "--json").out)) == names
+    again = call("evaluate", run, corpus(run.parent, "translate"), "--json")
+    assert 0 <= json.loads(again.out)["sequence_error"] <= 100
+
+
+def test_score_is_a_line_for_each_example(run: Path, call) -> None:
+    done = call("score", run, corpus(run.parent, "translate"))
+    rows = [line.split("\t") for line in done.out.splitlines()]
+    assert len(rows) == 200
+    assert all(float(log_p) < 0 and int(count) > 1 for log_p, count, _ in rows)
+    assert "perplexity" in done.err
+
+
+@pytest.mark.parametrize("task", ["model", "classify", "tag"])
+def test_every_task_goes_from_raw_file_to_prediction(task: str, tmp_path: Path, call) -> None:
+    path = corpus(tmp_path, task)
+    done = call("train", path, "--out", tmp_path / "run", *QUICK, "--task", task)
+    assert done.code == 0, done.err
+    (tmp_path / "in.txt").write_text("ab cd\n\na\n")
+    found = call("predict", tmp_path / "run", tmp_path / "in.txt")
+    assert found.code == 0, found.err
+    lines = found.out.split("\n")
+    assert len(lines) == 4
+    assert lines[1] == ""
+    if task == "tag":
+        assert [len(line.split()) for line in lines[:3]] == [2, 0, 1]
+    if task == "model":
+        assert lines[0].startswith("ab cd")
+    assert call("evaluate", tmp_path / "run", path).code == 0
+    assert call("score", tmp_path / "run", path).code == 0
+
+
+def test_the_shape_of_the_file_chooses_the_task(tmp_path: Path, call) -> None:
+    from saccade.training.run import read_config
+
+    for task in ("model", "classify", "tag", "translate"):
+        out = tmp_path / task
+        done = call("train", corpus(tmp_path, task), "--out", out, *QUICK)
+        assert done.code == 0, done.err
+        assert read_config(out).task.kind == task
+        assert task in done.err
+
+
+def test_a_signal_stops_with_all_saved_and_resume_goes_on(tmp_path: Path, call) -> None:
+    command = [sys.executable, "-m", "saccade.cli", "train", str(corpus(tmp_path, "translate"))]
+    command += ["--out", str(tmp_path / "run"), "--set", "train.steps=100000"]
+    command += TINY
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    while not (tmp_path / "run" / "checkpoints").exists():
+        time.sleep(0.1)
+        assert process.poll() is None
+    process.terminate()
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 75
+    assert f"saccade resume {tmp_path / 'run'}" in err
+    path = tmp_path / "run" / "config.toml"
+    path.write_text(path.read_text().replace("steps = 100000", "steps = 10"))
+    done = call("resume", tmp_path / "run")
+    assert done.code == 0, done.err
+
+
+# --- mistakes -------------------------------------------------------------------------------------
+
+TWO = "a\tb\n" * 3
+BROKEN: dict[str, tuple[bytes, str]] = {
+    "too many columns": (TWO.encode() + b"a\tb\tc\n", "train.tsv:4"),
+    "too few columns": (TWO.encode() + b"a\n" + TWO.encode(), "train.tsv:4"),
+    "not utf-8": (TWO.encode() + b"a\xff\tb\n", "train.tsv:4"),
+    "a NUL byte": (TWO.encode() + b"a\0\tb\n", "train.tsv:4"),
+    "a blank target": (TWO.encode() + b"a\t  \n", "train.tsv:4"),
+    "empty": (b"", "train.tsv"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_file_is_named_with_its_line(name: str, tmp_path: Path, call) -> None:
+    data, where = BROKEN[name]
+    path = tmp_path / "train.tsv"
+    path.write_bytes(data)
+    done = call("train", path, "--task", "translate", "--out", tmp_path / "run")
+    assert done.code == 2
+    assert where in done.err
+    assert "Traceback" not in done.err
+    assert len(done.err.splitlines()) <= 12
+    assert not (tmp_path / "run" / "config.toml").exists()
+    checked = call("check", path, "--task", "translate")
+    assert checked.code in (1, 2)
+    assert where in checked.out + checked.err
+
+
+def test_misaligned_files_are_refused(tmp_path: Path, call) -> None:
+    (tmp_path / "a.de").write_text("eins\nzwei\ndrei\n")
+    (tmp_path / "a.en").write_text("one\ntwo\n")
+    files = tmp_path / "a.de", tmp_path / "a.en"
+    done = call("train", *files, "--out", tmp_path / "run")
+    assert done.code == 2
+    assert "a.de:3" in done.err or "a.en:3" in done.err or "3" in done.err
+    assert call("check", *files).code == 1
+
+
+def test_a_missing_file_is_named(tmp_path: Path, call) -> None:
+    done = call("train", tmp_path / "nowhere.tsv")
+    assert done.code == 2
+    assert "nowhere.tsv" in done.err
+    assert len(done.err.splitlines()) <= 3
+
+
+def test_a_label_that_training_never_saw_is_refused(tmp_path: Path, call) -> None:
+    train, dev = tmp_path / "train.tsv", tmp_path / "dev.tsv"
+    train.write_text("".join(f"text {i}\t{'good' if i % 2 else 'bad'}\n" for i in range(40)))
+    dev.write_text("one\tgood\ntwo\tugly\n")
+    done = call("train", train, "--dev", dev, "--out", tmp_path / "run", "--task", "classify")
+    assert done.code == 2
+    assert "dev.tsv:2" in done.err
+    assert "ugly" in done.err
+    checked = call("check", train, "--dev", dev, "--task", "classify")
+    assert checked.code == 1
+    assert "dev.tsv:2" in checked.out
+
+
+def test_a_clean_file_has_no_defects(tmp_path: Path, call) -> None:
+    done = call("check", corpus(tmp_path, "translate"))
+    assert done.code == 0
+    assert done.out == ""
+
+
+def test_mistakes_in_settings_are_told_together(tmp_path: Path, call) -> None:
+    path = corpus(tmp_path, "translate")
+    done = call(
+        "train", path, "--set", "encoder.kind=transformer", "--set", "encoder.dims=9",
+        "--set", "train.stepz=1", "--set", "encoder.dim=63", "--set", "train.rate=fast",
+    )  # fmt: skip
+    assert done.code == 2
+    assert "'encoder.dims' (did you mean 'dim'?)" in done.err
+    assert "'train.stepz' (did you mean 'steps'?)" in done.err
+    assert "divisible by num_heads" in done.err
+    assert "train.rate" in done.err
+    assert "Traceback" not in done.err
+
+
+def test_a_configuration_file_is_read_and_its_mistakes_are_placed(tmp_path: Path, call) -> None:
+    path = corpus(tmp_path, "translate")
+    good = tmp_path / "good.toml"
+    good.write_text(
+        f'[data]\ntrain = ["{path}"]\n[train]\nsteps = 3\n[encoder]\nkind = "recurrent"\ndim = 16\n'
+    )
+    assert call("train", good, "--out", tmp_path / "run").code == 0
+    bad = tmp_path / "bad.toml"
+    bad.write_text(good.read_text() + "layers = 3\n")
+    done = call("train", bad, "--out", tmp_path / "other")
+    assert done.code == 2
+    assert "bad.toml: unknown key 'encoder.layers' (did you mean 'num_layers'?)" in done.err
+    bad.write_text("this is not toml")
+    assert "not TOML" in call("train", bad).err
+
+
+def test_a_run_is_not_overwritten(run: Path, call) -> None:
+    done = call("train", corpus(run.parent, "translate"), "--out", run)
+    assert done.code == 2
+    assert "holds a run already" in done.err
+
+
+def test_searches_that_cannot_be_are_refused(run: Path, call) -> None:
+    source = run.parent / "in.txt"
+    source.write_text("abc\n")
+    assert "width" in call("predict", run, source, "--width", 0).err
+    assert "at most as many" in call("predict", run, source, "--width", 2, "--nbest", 5).err
+    assert call("predict", run, source, "--width", 0).code == 2
+
+
+def test_no_run_is_no_run(tmp_path: Path, call) -> None:
+    done = call("predict", tmp_path)
+    assert done.code == 2
+    assert "not a run" in done.err
+
+
+def test_undecodable_input_is_named_with_its_line(run: Path, call) -> None:
+    source = run.parent / "bad.txt"
+    source.write_bytes(b"abc\n\xff\n")
+    done = call("predict", run, source)
+    assert done.code == 2
+    assert "bad.txt:2" in done.err
+
+
+def test_a_damaged_model_is_named(run: Path, call, tmp_path: Path) -> None:
+    import shutil
+
+    copy = tmp_path / "copy"
+    shutil.copytree(run, copy)
+    (copy / "model.safetensors").write_bytes(b"nonsense")
+    source = run.parent / "in.txt"
+    source.write_text("abc\n")
+    done = call("predict", copy, source)
+    assert done.code == 2
+    assert "model.safetensors" in done.err

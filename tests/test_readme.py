@@ -1,0 +1,60 @@
+"""Every command and every line of Python in the README runs, in order, on a small file."""
+
+import os
+import random
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+README = Path(__file__).parents[1] / "README.md"
+
+
+def block(language: str) -> str:
+    found = re.search(rf"```{language}\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+    assert found
+    return found[1].replace("minutes=1", "minutes=0.05").replace('minutes": 1', 'minutes": 0.05')
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the files that the README speaks of, and a `saccade` on the path."""
+    folder = tmp_path_factory.mktemp("readme")
+    numbers = random.Random(3)
+    words = {"".join(numbers.choices("helo", k=numbers.randint(2, 5))) for _ in range(60)}
+    lines = [f"{word}\t{' '.join(word.upper())}" for word in sorted(words)]
+    (folder / "words.tsv").write_text("\n".join(lines) + "\n")
+    (folder / "new.txt").write_text("hello\nhole\n")
+    (folder / "text.txt").write_text(
+        "\n".join(" ".join(sorted(words)[:9]) for _ in range(40)) + "\n"
+    )
+    (folder / "bin").mkdir()
+    script = folder / "bin" / "saccade"
+    script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m saccade.cli "$@"\n')
+    script.chmod(0o755)
+    return folder
+
+
+def run(desk: Path, *command: str) -> str:
+    path = f"{desk / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    root = str(README.parent)
+    env = os.environ | {"PATH": path, "PYTHONPATH": root, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=desk, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{command}\n{done.stderr}"
+    return done.stdout
+
+
+def test_the_shell_of_the_readme_is_true(desk: Path) -> None:
+    lines = [line.split("   #")[0].strip() for line in block("sh").splitlines()]
+    assert len(lines) == 10
+    printed = {line: run(desk, "sh", "-c", line) for line in lines}
+    assert len(printed["saccade predict runs/words new.txt"].splitlines()) == 2
+    assert "sequence_error" in printed["saccade evaluate runs/words words.tsv --json"]
+
+
+def test_the_python_of_the_readme_is_true(desk: Path) -> None:
+    printed = run(desk, sys.executable, "-c", block("python"))
+    assert "sequence_error" in printed
+    assert "decoder.attention" in printed

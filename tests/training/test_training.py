@@ -1,0 +1,279 @@
+"""What training promises: exact resuming, exact accumulation, honest schedules and averages."""
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import saccade
+from saccade.config import Train, parse
+from saccade.errors import CheckpointError
+from saccade.tasks.choose import complete
+from saccade.training import checkpoint as disk
+from saccade.training.events import Evaluated, Finished, Saved, StepDone
+from saccade.training.optim import MovingAverage, rate_at, scale_gradients
+from saccade.training.run import gather, new_folder, read_config, resume, start
+
+SMALL: dict[str, dict[str, Any]] = {
+    "transformer": {
+        "encoder": {"kind": "transformer", "dim": 16, "num_heads": 2, "ff_dim": 32},
+        "decoder": {"kind": "transformer", "dim": 16, "num_heads": 2, "ff_dim": 32},
+    },
+    "lstm": {
+        "encoder": {"kind": "recurrent", "dim": 16},
+        "decoder": {"kind": "recurrent", "dim": 16, "attention": "additive"},
+    },
+    "language model": {"decoder": {"kind": "recurrent", "dim": 16, "attention": "off"}},
+    "windows": {"decoder": {"kind": "transformer", "dim": 16, "num_heads": 2, "ff_dim": 32}},
+    "tagger": {"encoder": {"kind": "recurrent", "dim": 16}},
+    "classifier": {"encoder": {"kind": "convolution", "dim": 16}},
+}
+TASK = {
+    "transformer": "translate",
+    "lstm": "translate",
+    "language model": "model",
+    "windows": "model",
+    "tagger": "tag",
+    "classifier": "classify",
+}
+
+
+def corpus(folder: Path, task: str) -> Path:
+    numbers = random.Random(2)
+    words = ["".join(numbers.choices("abcd", k=numbers.randint(1, 6))) for _ in range(200)]
+    path = folder / f"{task}.txt"
+    match task:
+        case "translate":
+            lines = [f"{word}\t{word[::-1]}" for word in words]
+        case "classify":
+            lines = [f"{word} x{i}\t{word[0]}" for i, word in enumerate(words)]
+        case "tag":
+            lines = [line for word in words for line in (*(f"{c}\t{c.upper()}" for c in word), "")]
+            path = path.with_suffix(".conll")
+        case _:
+            lines = [" ".join(words[i : i + 5]) for i in range(0, 200, 5)]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def settings(name: str, folder: Path, **more: Any) -> Any:
+    raw, where = gather(corpus(folder, TASK[name]), task=TASK[name])
+    raw |= SMALL[name]
+    raw["train"] = {
+        "steps": 12,
+        "batch_tokens": 200,
+        "evaluate_every": 4,
+        "save_every": 3,
+        "keep": 10,
+        "average": 0.9,
+        "word_dropout": 0.1,
+        "patience": 50,
+    } | more
+    return complete(raw, where)[0]
+
+
+def run_through(config: Any, folder: Path, stop_after: int | None = None) -> list[Any]:
+    folder = new_folder(config, folder)
+    stop = StopAfter(stop_after)
+    return list(stop.following(start(config, folder, stop)))
+
+
+class StopAfter:
+    """Asks for a stop once training has come so far."""
+
+    def __init__(self, step: int | None):
+        self.step, self.reached, self.calls = step, False, 0
+
+    def __call__(self) -> bool:
+        self.calls += 1
+        return self.step is not None and self.calls >= self.step
+
+    def following(self, events: Iterator[Any]) -> Iterator[Any]:
+        yield from events
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return disk.read_tensors(folder / "model.safetensors")
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_resuming_is_never_having_stopped(name: str, tmp_path: Path) -> None:
+    config = settings(name, tmp_path)
+    run_through(config, tmp_path / "straight")
+    events = run_through(config, tmp_path / "halted", stop_after=5)
+    assert isinstance(events[-1], Finished)
+    assert events[-1].reason == "stopped"
+    assert events[-1].step == 5
+    list(resume(tmp_path / "halted"))
+    straight, halted = weights(tmp_path / "straight"), weights(tmp_path / "halted")
+    assert straight.keys() == halted.keys()
+    for key, value in straight.items():
+        assert torch.equal(value, halted[key]), key
+    last = [disk.checkpoints(tmp_path / run / "checkpoints")[-1] for run in ("straight", "halted")]
+    one, other = (disk.read_tensors(path / "training.safetensors") for path in last)
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[key], other[key]) for key in one)
+
+
+def test_accumulated_batches_are_one_big_batch(tmp_path: Path) -> None:
+    """Two halves of different sizes give the gradient of the whole: sums, divided by the global count."""
+    from saccade.data.batches import collate
+    from saccade.tasks.prepare import prepare
+    from saccade.training.loop import Trainer
+
+    config = settings("transformer", tmp_path, average=0.0, word_dropout=0.0)
+    config = parse(
+        config.model_dump(exclude_none=True)
+        | {
+            "encoder": SMALL["transformer"]["encoder"] | {"dropout": 0.0},
+            "decoder": SMALL["transformer"]["decoder"] | {"dropout": 0.0},
+        },
+        "x",
+    )
+    ready = prepare(config, tmp_path)
+    import numpy as np
+
+    rows = np.arange(30)
+    found = []
+    for cut in ([rows], [rows[:7], rows[7:]], [rows[:1], rows[1:20], rows[20:]]):
+        trainer = Trainer(ready.task, ready.task.build(), tmp_path)
+        trainer.step([collate(ready.train, some) for some in cut], 0.5)
+        found.append(disk.weights_of(trainer.network))
+    for other in found[1:]:
+        for name, weight in found[0].items():
+            assert torch.allclose(weight, other[name], atol=1e-6), name
+
+
+def test_the_loop_reports_steps_evaluations_and_saves(tmp_path: Path) -> None:
+    events = run_through(settings("lstm", tmp_path), tmp_path / "run")
+    assert [e.step for e in events if isinstance(e, Evaluated)] == [4, 8, 12]
+    assert [e.step for e in events if isinstance(e, Saved)] == [3, 6, 9, 12]
+    assert any(isinstance(e, StepDone) for e in events)
+    assert isinstance(events[-1], Finished)
+    assert "sequence_error" in events[-1].scores
+
+
+def test_the_best_weights_are_kept(tmp_path: Path) -> None:
+    events = run_through(settings("tagger", tmp_path), tmp_path / "run")
+    scores = [e.scores["accuracy"] for e in events if isinstance(e, Evaluated)]
+    assert saccade.load(tmp_path / "run").evaluate()["accuracy"] == pytest.approx(max(scores))
+
+
+@pytest.mark.parametrize("which", ["last", "best"])
+def test_the_mean_of_checkpoints_is_their_mean(which: str, tmp_path: Path) -> None:
+    config = settings(
+        "lstm", tmp_path, average=0.0, average_checkpoints=3, average_of=which, save_every=4
+    )
+    run_through(config, tmp_path / "run")
+    paths = disk.checkpoints(tmp_path / "run" / "checkpoints")
+    assert len(paths) == 3
+    each = [disk.read_tensors(path / "model.safetensors") for path in paths]
+    for name, weight in weights(tmp_path / "run").items():
+        expected = torch.stack([tensors[name] for tensors in each]).double().mean(0).float()
+        assert torch.allclose(weight, expected)
+
+
+def test_patience_ends_training(tmp_path: Path) -> None:
+    config = settings("lstm", tmp_path, steps=1000, patience=2, rate=1e-9, evaluate_every=2)
+    events = run_through(config, tmp_path / "run")
+    assert "no better evaluation" in events[-1].reason
+    assert events[-1].step <= 10
+
+
+def test_a_time_budget_is_kept(tmp_path: Path) -> None:
+    config = settings("lstm", tmp_path, steps=10**6, minutes=0.05)
+    events = run_through(config, tmp_path / "run")
+    assert 2.9 < events[-1].seconds < 8
+    last = [e for e in events if isinstance(e, StepDone)][-1]
+    assert last.rate < 0.1 * config.train.rate  # the schedule was fitted to the budget
+
+
+def test_scheduled_sampling_trains(tmp_path: Path) -> None:
+    config = settings("lstm", tmp_path, scheduled_sampling=0.5)
+    events = run_through(config, tmp_path / "run")
+    assert events[-1].step == 12
+
+
+def test_metrics_are_written_for_programs(tmp_path: Path) -> None:
+    saccade.train(
+        corpus(tmp_path, "translate"),
+        out=tmp_path / "run",
+        quiet=True,
+        settings=SMALL["lstm"] | {"train.steps": 5},
+    )
+    records = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").open()]
+    assert [record["event"] for record in records][0] == "Prepared"
+    assert [record["event"] for record in records][-1] == "Finished"
+
+
+# --- parts ----------------------------------------------------------------------------------------
+
+
+def test_every_schedule_warms_up_and_does_what_it_says() -> None:
+    def rates(schedule: str, plateau: float = 1.0) -> list[float]:
+        train = Train(schedule=schedule, rate=1.0, warmup=10)  # type: ignore[arg-type]
+        return [rate_at(train, step, step / 1000, plateau) for step in range(1, 1001)]
+
+    for schedule in ("constant", "noam", "cosine", "plateau"):
+        assert rates(schedule)[:10] == pytest.approx([0.1 * i for i in range(1, 11)], abs=0.01)
+    assert rates("constant")[-1] == 1.0
+    assert rates("noam")[39] == pytest.approx(0.5)  # (10 / 40)^0.5
+    assert rates("cosine")[499] == pytest.approx(0.505, abs=0.01)
+    assert rates("cosine")[-1] == pytest.approx(0.01, abs=0.001)
+    assert rates("plateau", 0.25)[-1] == 0.25
+
+
+def test_gradients_are_divided_and_clipped() -> None:
+    weight = torch.nn.Parameter(torch.zeros(4))
+    weight.grad = torch.full((4,), 10.0)
+    assert float(scale_gradients([weight], 5, clip=1.0)) == pytest.approx(4.0)
+    assert float(weight.grad.norm()) == pytest.approx(1.0, rel=1e-5)
+    weight.grad = torch.full((4,), 10.0)
+    scale_gradients([weight], 5, clip=0.0)
+    assert weight.grad.tolist() == [2.0] * 4
+
+
+def test_the_moving_average_follows_and_swaps_back() -> None:
+    layer = torch.nn.Linear(2, 2)
+    average = MovingAverage(layer, 0.9)
+    before = layer.weight.detach().clone()
+    with torch.no_grad():
+        layer.weight.add_(1.0)
+    average.update(layer, step=1000)
+    assert torch.allclose(average.weights[0], before + 0.1)
+    average.swap(layer)
+    assert torch.allclose(layer.weight, before + 0.1)
+    average.swap(layer)
+    assert torch.allclose(layer.weight, before + 1.0)
+
+
+def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path) -> None:
+    config = settings("lstm", tmp_path)
+    run_through(config, tmp_path / "run", stop_after=7)
+    folder = tmp_path / "run" / "checkpoints"
+    *_, older, newest = disk.checkpoints(folder)
+    file = newest / "training.safetensors"
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(bytes(data))
+    sound, problems = disk.latest_checkpoint(folder)
+    assert sound == older
+    assert "damaged" in problems[0]
+
+
+def test_weights_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    run_through(settings("lstm", tmp_path), tmp_path / "run")
+    path = tmp_path / "run" / "config.toml"
+    path.write_text(path.read_text().replace("dim = 16", "dim = 32"))
+    with pytest.raises(CheckpointError, match=r"does not fit config\.toml"):
+        saccade.load(tmp_path / "run")
+    assert read_config(tmp_path / "run").seed == 1
+
+
+def test_a_folder_that_is_no_run_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="not a run"):
+        saccade.load(tmp_path)
