@@ -420,12 +420,17 @@ def assign_text(raw: dict[str, Any], setting: str) -> None:
 def _table(table: dict[str, Any], path: tuple[str, ...]) -> list[str]:
     plain = {key: value for key, value in table.items() if not isinstance(value, dict)}
     lines = [f"[{'.'.join(path)}]"] if path and plain else []
-    lines += [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in plain.items()]
+    lines += [f"{key} = {_value(value)}" for key, value in plain.items()]
     lines += [""] if lines else []
     for key, value in table.items():
         if isinstance(value, dict):
             lines += _table(value, (*path, key))
     return lines
+
+
+def _value(value: Any) -> str:
+    """JSON is TOML here, but for the one character that JSON leaves as it is."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _remove(raw: Any, path: list[str]) -> None:

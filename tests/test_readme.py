@@ -23,7 +23,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the files that the README speaks of, and a `saccade` on the path."""
     folder = tmp_path_factory.mktemp("readme")
     numbers = random.Random(3)
-    words = {"".join(numbers.choices("helo", k=numbers.randint(2, 5))) for _ in range(60)}
+    words = {"".join(numbers.choices("helo", k=numbers.randint(2, 5))) for _ in range(30)}
     lines = [f"{word}\t{' '.join(word.upper())}" for word in sorted(words)]
     (folder / "words.tsv").write_text("\n".join(lines) + "\n")
     (folder / "new.txt").write_text("hello\nhole\n")

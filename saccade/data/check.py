@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from saccade.config import Data
-from saccade.data.sources import Defect, Example, read, shape, unseen
+from saccade.data.lines import Defect, Example
+from saccade.data.shapes import shape
+from saccade.data.sources import read, unseen
 from saccade.errors import DataError
 
 

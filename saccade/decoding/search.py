@@ -178,6 +178,7 @@ def _check(limits: Sequence[int], rows: int) -> None:
     assert min(limits) >= 0
 
 
+@torch.inference_mode()
 def token_log_probs(
     step: Step, state: Any, tokens: Int[Tensor, "B T"], first: Int[Tensor, "B"]
 ) -> Float[Tensor, "B T"]:

@@ -2,7 +2,7 @@
 
 Torch's CPU generator is serial and spends a 32-bit draw on every element. Here one 64-bit draw serves
 eight elements, so the probability is rounded to 1/256 and the scale is exact for the rounded one.
-Elsewhere torch's own kernel runs. Both follow `torch.manual_seed`.
+Elsewhere torch's own kernel runs. Both follow torch's generators.
 """
 
 from typing import Any

@@ -11,7 +11,9 @@ from math import sqrt
 from typing import Any
 
 from saccade.config import PARTS, Config, Data, parse
-from saccade.data.sources import Example, Shape, examples, shape
+from saccade.data.lines import Example
+from saccade.data.shapes import Shape, shape
+from saccade.data.sources import examples
 from saccade.errors import ConfigError
 from saccade.models.presets import expand
 

@@ -15,7 +15,8 @@ from saccade.data.batches import (
     save_examples,
     write_corpus,
 )
-from saccade.data.sources import Example, examples, is_dev, unseen
+from saccade.data.lines import Example
+from saccade.data.sources import examples, is_dev, unseen
 from saccade.errors import DataError
 from saccade.tasks.classify import Classify
 from saccade.tasks.labels import LabelTask

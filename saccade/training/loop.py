@@ -21,7 +21,7 @@ from saccade.nn.state import leaves, with_leaves
 from saccade.tasks.task import Pair, Task, device_of
 from saccade.training import checkpoint as disk
 from saccade.training.events import Evaluated, Event, Finished, Saved, Skipped, StepDone
-from saccade.training.machine import autocast, choose_precision
+from saccade.training.machine import autocast, choose_precision, seed_all
 from saccade.training.optim import MovingAverage, build_optimizer, rate_at, scale_gradients
 
 REPORT_SECONDS = 0.25
@@ -63,8 +63,9 @@ class Trainer:
     def step(self, batches: list[Any], progress: float) -> tuple[Tensor, int, Tensor, float]:
         """One update from the summed gradients of some batches: (nll, tokens, gradient norm, rate)."""
         at = self.at
-        torch.manual_seed(self.task.config.seed * 1_000_003 + at.step)
-        self.network.train()
+        seed_all(self.task.config.seed * 1_000_003 + at.step, self.device)
+        if not self.network.training:
+            self.network.train()
         rate = rate_at(self.config, at.step + 1, progress, at.plateau)
         for group in self.optimizer.param_groups:
             group["lr"] = rate

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from saccade.config import Config, assign, parse, read_toml, write_toml
-from saccade.data.sources import Example, examples
+from saccade.data.lines import Example
+from saccade.data.sources import examples
 from saccade.errors import CheckpointError, ConfigError
 from saccade.models.build import Network
 from saccade.tasks.choose import complete

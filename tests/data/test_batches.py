@@ -1,5 +1,6 @@
 """Corpora on disk and the batches made of them."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -67,7 +68,7 @@ def test_a_batch_is_its_rows_padded_with_zeros(rows: list[list[int]]) -> None:
 def test_like_lengths_stand_together(rows: list[list[int]]) -> None:
     data = corpus(rows)
     lengths = [data.source.lengths[some] for some in by_length(data, 30, np.arange(len(rows)))]  # type: ignore[union-attr]
-    for one, other in zip(lengths, lengths[1:], strict=False):
+    for one, other in pairwise(lengths):
         assert one.max() <= other.min()
 
 

@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from saccade.config import Data
-from saccade.data.sources import Defect, examples, read, shape
+from saccade.data.lines import Defect
+from saccade.data.shapes import shape
+from saccade.data.sources import examples, read
 
 BESIDE = Path(__file__).resolve().parents[3] / "shared" / "data"
 ROOT = Path(os.environ.get("SACCADE_DATA", BESIDE))

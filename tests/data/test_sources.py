@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from saccade.config import Data
-from saccade.data.sources import Defect, Example, examples, is_dev, read, shape, unseen
+from saccade.data.lines import Defect, Example
+from saccade.data.shapes import shape
+from saccade.data.sources import examples, is_dev, read, unseen
 from saccade.errors import DataError
 
 

@@ -15,7 +15,9 @@ def test_one_step_of_a_recurrent_network_is_the_decks_example() -> None:
         layer.weight_hh_l0.copy_(torch.tensor([[0.0, 1, 0], [0, 0, 1], [1, 0, 0]]))  # V
         layer.bias_ih_l0.zero_()
         layer.bias_hh_l0.zero_()
-    hidden, state = run_layer(layer, torch.tensor([[[1.0, 0]]]), (torch.tensor([[1.0, 0, 0]]),))
+    with torch.no_grad():
+        start = (torch.tensor([[1.0, 0, 0]]),)
+        hidden, state = run_layer(layer, torch.tensor([[[1.0, 0]]]), start)
     assert hidden.flatten().tolist() == [1, 0, 0]
     assert state[0].flatten().tolist() == [1, 0, 0]
     assert float(hidden.flatten() @ torch.tensor([1.0, 0, -1])) == 1  # W
@@ -39,12 +41,13 @@ def test_back_propagation_through_time_is_the_unrolled_sum_of_products(steps: in
     states = linear_rnn(w_x, w_h, inputs)
     states[-1].backward()
 
-    before = [0.0, *(float(h) for h in states)]  # h_{i-1}
+    before = [0.0, *(float(h.detach()) for h in states)]  # h_{i-1}
+    slope = float(w_h.detach())  # df/dh_{j-1}
     by_x = by_h = 0.0
     for i in range(steps):
         product = 1.0
         for _ in range(i + 1, steps):
-            product *= float(w_h)  # df/dh_{j-1}
+            product *= slope
         by_x += product * float(inputs[i])  # df/dw_x at step i
         by_h += product * before[i]  # df/dw_h at step i
     assert float(w_x.grad) == pytest.approx(by_x, rel=1e-12)  # type: ignore[arg-type]

@@ -111,6 +111,8 @@ def test_half_a_surrogate_pair_is_a_replacement_character(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("split", [False, True])
 def test_specials_cannot_be_injected(kind: str, split: bool) -> None:
+    if split and kind in ("char", "bytes"):
+        pytest.skip("there are no words to split")
     inside = tuple(f"{name[:-1]} >" for name in SPECIALS)  # their names within
     attacks = [*SPECIALS, *inside, "</w>", "a</w>b </w>", "▁<eos>", "Ġ<pad>", "<eos>" * 3]
     lines = [*attacks, "<eos>x<pad>"] * 20  # even where they are the most frequent of all

@@ -125,7 +125,7 @@ def test_accumulated_batches_are_one_big_batch(tmp_path: Path) -> None:
     from saccade.tasks.prepare import prepare
     from saccade.training.loop import Trainer
 
-    config = settings("transformer", tmp_path, average=0.0, word_dropout=0.0)
+    config = settings("transformer", tmp_path, average=0.0, word_dropout=0.0, optimizer="sgd")
     config = parse(
         config.model_dump(exclude_none=True)
         | {
@@ -185,7 +185,7 @@ def test_patience_ends_training(tmp_path: Path) -> None:
 
 
 def test_a_time_budget_is_kept(tmp_path: Path) -> None:
-    config = settings("lstm", tmp_path, steps=10**6, minutes=0.05)
+    config = settings("lstm", tmp_path, steps=10**6, minutes=0.05, patience=10**6)
     events = run_through(config, tmp_path / "run")
     assert 2.9 < events[-1].seconds < 8
     last = [e for e in events if isinstance(e, StepDone)][-1]
@@ -205,9 +205,9 @@ def test_metrics_are_written_for_programs(tmp_path: Path) -> None:
         quiet=True,
         settings=SMALL["lstm"] | {"train.steps": 5},
     )
-    records = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").open()]
-    assert [record["event"] for record in records][0] == "Prepared"
-    assert [record["event"] for record in records][-1] == "Finished"
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    names = [json.loads(line)["event"] for line in lines]
+    assert (names[0], names[-1]) == ("Prepared", "Finished")
 
 
 # --- parts ----------------------------------------------------------------------------------------

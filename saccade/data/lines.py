@@ -1,0 +1,131 @@
+"""Lines of files: their text, or what is wrong with them.
+
+Lines end at \\n only (a \\r before it is dropped), are strict UTF-8, and are read as they come, so
+memory does not grow with the file.
+"""
+
+import codecs
+import contextlib
+import gzip
+import io
+import json
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+BLOCK = 1 << 20  # bytes read at once
+
+ADVICE = {
+    "blank-source": "fill it in, or remove the row",
+    "blank-target": "fill it in, or remove the row",
+    "column": "set data.source and data.target",
+    "columns": "mend or remove the line",
+    "csv": "write tabs between the columns, without quotes, into a .tsv file",
+    "empty-file": "is it the right file?",
+    "files": "give one file, or a source and a target file that are aligned by line",
+    "gzip": "download or compress it again",
+    "json": "write one JSON object a line",
+    "key": "set data.source and data.target",
+    "misaligned": "make both from one file again; a line may be missing far earlier",
+    "missing-file": "check the path",
+    "nul": "it may be binary or UTF-16: save it as UTF-8 text",
+    "one-column": "put a tab between source and target, or give two files",
+    "tags": "write one tag for every word",
+    "unreadable": "give a file that you may read",
+    "unseen-label": "mend its spelling, or add training examples of it",
+    "utf8": "save the file as UTF-8, or mend the line",
+    "value": "write a string (or, for tags, a list of them)",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    source: tuple[str, ...]  # the text columns; for `tag` the words; for plain text the line
+    target: (
+        str | tuple[str, ...] | None
+    )  # a text, a label, one tag a word; None where there is none
+    file: str = ""
+    line: int = 0
+
+    @property
+    def where(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+@dataclass(frozen=True, slots=True)
+class Defect:
+    code: str  # stable and short: "columns", "utf8", "blank-target" ...
+    where: str  # "train.tsv:214"
+    message: str  # "expected 2 columns, found 3"
+    advice: str  # what to do
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.message}; {self.advice}"
+
+
+class FileError(Exception):
+    """Nothing more can be read; the defect says why."""
+
+    def __init__(self, code: str, name: str, message: str, line: int = 0):
+        super().__init__(message)
+        self.defect = defect_at(code, name, line, message)
+
+
+def defect_at(code: str, name: str, line: int, message: str) -> Defect:
+    return Defect(code, f"{name}:{line}" if line else name, message, ADVICE[code])
+
+
+def lines_of(name: str) -> Iterator[str | Defect]:
+    """One item for every line of a file: its text, or what is wrong with it."""
+    number = 0
+    try:
+        with contextlib.ExitStack() as stack:
+            raw = stack.enter_context(io.BufferedReader(io.FileIO(name), BLOCK))
+            file: Iterable[bytes] = raw
+            if name.endswith(".gz") or raw.peek(2)[:2] == b"\x1f\x8b":
+                inside = stack.enter_context(gzip.GzipFile(fileobj=raw))
+                file = stack.enter_context(io.BufferedReader(inside, BLOCK))  # three times as fast
+            for number, line in enumerate(file, 1):  # a binary file splits at \n only
+                if line.endswith(b"\n"):
+                    line = line[:-2] if line.endswith(b"\r\n") else line[:-1]
+                if number == 1:
+                    line = line.removeprefix(codecs.BOM_UTF8)
+                if b"\0" in line:
+                    message = f"a NUL at byte {line.index(0) + 1} of the line"
+                    yield defect_at("nul", name, number, message)
+                    continue
+                try:
+                    yield line.decode()
+                except UnicodeDecodeError as error:
+                    message = f"not UTF-8 at byte {error.start + 1} of the line"
+                    yield defect_at("utf8", name, number, message)
+    except (gzip.BadGzipFile, EOFError, zlib.error):
+        message = f"damaged gzip file, readable up to line {number}"
+        raise FileError("gzip", name, message) from None
+    except FileNotFoundError:
+        raise FileError("missing-file", name, "no such file") from None
+    except OSError as error:
+        raise FileError("unreadable", name, (error.strerror or str(error)).lower()) from None
+
+
+def json_object(text: str) -> dict[str, Any] | None:
+    try:
+        row = json.loads(text)
+        if "\\u" in text:
+            json.dumps(row, ensure_ascii=False).encode()  # half of a surrogate pair is no text
+    except (ValueError, RecursionError):
+        return None
+    return row if isinstance(row, dict) else None
+
+
+def cells_of(text: str) -> list[str]:
+    return text.split("\t") if "\t" in text else [cell for cell in text.split(" ") if cell]
+
+
+def listed(names: Iterable[object]) -> str:
+    return ", ".join(map(str, names)) or "none"
+
+
+def counted(number: int, thing: str) -> str:
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"

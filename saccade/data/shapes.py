@@ -1,0 +1,196 @@
+"""What a file seems to be: its format, its columns, and so the task, from its first lines."""
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Container, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, cast
+
+from saccade.config import Column, Data
+from saccade.data.lines import (
+    Defect,
+    FileError,
+    cells_of,
+    counted,
+    json_object,
+    lines_of,
+    listed,
+)
+from saccade.errors import DataError
+
+SAMPLE = 1000  # lines that are looked at
+SOURCES = """sentence1+sentence2 premise+hypothesis question1+question2 source src text sentence
+    input question prompt document review tokens words"""  # the usual keys, the surest first
+TARGETS = "target tgt label output answer summary response class category intent sentiment tags"
+
+Format = Literal["tsv", "lines", "jsonl", "conllu", "columns", "text"]
+Kind = Literal["model", "classify", "tag", "translate"]
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a file seems to be, and one sentence that tells the user why."""
+
+    format: Format
+    task: Kind
+    source: tuple[Column, ...]
+    target: Column | None
+    reason: str
+
+    def fill(self, data: Data) -> Data:
+        """`data` with every choice that was left open made as this shape says."""
+        made = {"format": self.format, "source": self.source, "target": self.target}
+        return data.model_copy(update=made)
+
+
+def shape(paths: Sequence[str | Path], data: Data, task_kind: str | None = None) -> Shape:
+    """What the first rows suggest: format, task and columns; what `data` says is kept."""
+    try:
+        return look([str(path) for path in paths], data, task_kind, task_kind != "model")
+    except FileError as error:
+        raise DataError(str(error.defect)) from None
+
+
+def look(names: list[str], data: Data, kind: str | None, labelled: bool) -> Shape:
+    if not names:
+        raise FileError("missing-file", "data", "no file was given")
+    form = data.format if data.format != "auto" else _format(names, kind)
+    if form != "lines" and len(names) != 1:
+        raise FileError("files", names[1], f"the format '{form}' is one file, not {len(names)}")
+    if form == "text":
+        return Shape(form, "model", (), None, "plain text, not in columns: model")
+    task = cast(Kind, kind or "tag")
+    if data.source and (data.target is not None or not labelled) and kind:
+        return Shape(form, task, data.source, data.target, "as data.source and data.target say")
+    if form == "conllu":
+        source, target = data.source or ("form",), data.target or "upos"
+        return Shape(form, task, source, target, f"CoNLL-U, a line a word: tag each with {target}")
+    tables = [_sample(name) for name in names]
+    if form == "columns":
+        cells = [cells_of(line) for line in tables[0] if line[:1] != "#" or "\t" in line]
+        width = Counter(len(row) for row in cells if row).most_common(1)[0][0] if cells else 2
+        source, target = data.source or (1,), data.target or width
+        reason = f"a line a word, {counted(width, 'column')}, blank lines between sentences: tag"
+        return Shape(form, task, source, target, reason)
+    columns: dict[Column, list[str]]
+    if form == "lines":
+        columns = dict(enumerate(tables, 1))
+    elif form == "jsonl":
+        objects = [row for line in tables[0] if (row := json_object(line))]
+        keys = dict.fromkeys(key for row in objects for key in row)
+        columns = {key: [str(row.get(key, "")) for row in objects] for key in keys}
+    else:
+        rows = [line.split("\t") for line in tables[0] if line]
+        width = Counter(map(len, rows)).most_common(1)[0][0] if rows else 0
+        rows = [row for row in rows if len(row) == width]
+        columns = {i + 1: [row[i] for row in rows] for i in range(width)}
+        given = (*data.source, data.target)
+        named = rows and all(_named(rows[0]))
+        if named or any(isinstance(column, str) for column in given):
+            columns = {values[0]: values[1:] for values in columns.values()}  # a header
+    return _roles(form, columns, data, kind, names[0], labelled)
+
+
+def _format(names: list[str], kind: str | None) -> Format:
+    """By the file's name, or else by its first lines."""
+    if len(names) > 1:
+        if all(name.endswith((".tsv", ".tsv.gz", ".jsonl", ".jsonl.gz")) for name in names):
+            raise FileError("files", names[1], "each file has source and target already")
+        return "lines"
+    name = names[0].removesuffix(".gz")
+    lines = [line for line in _sample(names[0]) if line[:1] != "#" or "\t" in line]
+    full = [line for line in lines if line.strip()]
+    if name.endswith((".jsonl", ".ndjson")) or (
+        full and full[0][0] == "{" and json_object(full[0])
+    ):
+        return "jsonl"
+    if kind == "model":
+        return "text"
+    if name.endswith(".csv"):
+        raise FileError("csv", names[0], "commas between the columns")
+    if name.endswith(".tsv"):
+        return "tsv" if "\t" in "".join(full) else "text"
+    tabs = Counter(line.count("\t") for line in full)
+    if name.endswith(".conllu") or (tabs[9] > 0.9 * len(full) and len(lines) > len(full)):
+        return "conllu"
+    cells = [cells_of(line) for line in full]
+    even = len({len(row) for row in cells}) == 1 and len(cells[0]) > 1
+    inner = "".join("x" if line.strip() else " " for line in lines).strip().count(" ")
+    if name.endswith((".conll", ".bio", ".iob", ".iob2")) or (
+        even and inner > 0.01 * len(lines) and _few([row[-1] for row in cells])
+    ):
+        return "columns"
+    return "tsv" if tabs[0] < 0.1 * len(full) else "text"
+
+
+def _roles(
+    form: Format,
+    columns: dict[Column, list[str]],
+    data: Data,
+    kind: str | None,
+    name: str,
+    labelled: bool,
+) -> Shape:
+    """Which columns are the source, which is the target, and so which task it is."""
+    free = [column for column in columns if column not in data.source]
+    few = [column for column in free if _few(columns[column])]
+    source, target = data.source, data.target
+    named, label = _named(columns)
+    if not kind and target is None and list(named) == list(columns):
+        return Shape(form, "model", named, None, f"one text, {named[0]!r}: model")
+    if not labelled:
+        target = None
+    elif target is None and named and label:
+        target = label
+    elif target is None and form == "jsonl":
+        raise FileError("key", name, f"which is the target? The keys are {listed(columns)}")
+    elif target is None and not source and kind != "classify" and _inflection(columns):
+        source, target = (1, 3), 2
+    elif target is None and len(columns) < 2:
+        raise FileError("one-column", name, "expected at least 2 columns, found 1", 1)
+    elif target is None:
+        texts = len(few) < len(columns)
+        target = few[-1] if few and texts and kind in (None, "classify") else (free or [2])[-1]
+    if form == "jsonl" or label == target is not None:
+        source = source or named
+    source = source or tuple(column for column in columns if column != target)
+    values = columns.get(target, []) if target is not None else []
+    task = cast(Kind, kind or ("classify" if _few(values) else "translate"))
+    unit = {"lines": "file", "jsonl": "key"}.get(form, "column")
+    value = "different short value" if _few(values) else "different value"
+    what = f"{counted(len(columns), unit)}, {unit} {target} has {counted(len(set(values)), value)}"
+    reason = f"{what} in {counted(len(values), 'line')}: {task}"
+    return Shape(form, task, source, target, reason)
+
+
+def _few(values: list[str]) -> bool:
+    """Whether these look like labels: short, and each seen again and again."""
+    lines, kinds = len(values), set(values)
+    limit = lines // 10 if lines >= 100 else max(2, math.isqrt(lines))
+    short = all(len(value) <= 40 and value.count(" ") < 4 for value in kinds)
+    return len(kinds) <= limit and len(kinds) < lines and short
+
+
+def _named(columns: Container[Column]) -> tuple[tuple[Column, ...], Column | None]:
+    """The source and the target among keys with the usual names."""
+    known = [tuple(name.split("+")) for name in SOURCES.split()]
+    source = next((keys for keys in known if all(key in columns for key in keys)), ())
+    return source, next((key for key in TARGETS.split() if key in columns), None)
+
+
+def _inflection(columns: dict[Column, list[str]]) -> bool:
+    """Lemma, form, V;PST;3;SG: the files of UniMorph and SIGMORPHON."""
+    marks = columns.get(3, []) if len(columns) == 3 else []
+    return sum(";" in mark and mark == mark.upper() for mark in marks) > 0.9 * len(marks) > 0
+
+
+def _sample(name: str) -> list[str]:
+    rows = list(itertools.islice(lines_of(name), SAMPLE))
+    lines = [row for row in rows if isinstance(row, str)]
+    if not rows:
+        raise FileError("empty-file", name, "no examples")
+    if not lines and isinstance(rows[0], Defect):
+        raise FileError(rows[0].code, name, rows[0].message, 1)
+    return lines
