@@ -4,13 +4,16 @@ Exit 0 done, 1 a negative answer, 2 the user's mistake, 75 stopped by a signal w
 Heavy imports stand inside the commands, so that `saccade --help` is instant.
 """
 
+import io
 import json
+import os
 import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
+import click
 import typer
 
 from saccade.errors import SaccadeError
@@ -81,7 +84,7 @@ def predict(
     nbest: Annotated[int, typer.Option(help="So many for each line, best first.")] = 1,
     as_json: AsJson = False,
 ) -> None:
-    """A line in, a line out, in order; with --nbest N lines of score<TAB>text for each."""
+    """A line in, a line out, in order; with --nbest up to N lines of score<TAB>text for each."""
     from saccade.training.run import load
 
     model = load(run)
@@ -165,7 +168,7 @@ def check(
             print(defect)
     if found > SHOWN and not as_json:
         print(f"... and {found - SHOWN:,} more; --json lists all")
-    say(f"{found:,} defects" if found else "no defects")
+    say(f"{found:,} defect{'' if found == 1 else 's'}" if found else "no defects")
     raise typer.Exit(1 if found else 0)
 
 
@@ -206,23 +209,19 @@ def _follow(events: Any, folder: Path, kind: str) -> None:
 
 
 def lines(path: Path | None) -> Iterator[str]:
-    """The lines of a file or of standard input, split at \\n only; one at a time."""
+    """The lines of a file or of standard input, one at a time, read as training files are."""
+    from saccade.data.lines import Defect, FileError, lines_of
     from saccade.errors import DataError
 
+    standard = path is None or str(path) == "-"
+    stream = io.FileIO(sys.stdin.fileno(), closefd=False) if standard else None
     try:
-        stream = sys.stdin.buffer if path is None or str(path) == "-" else path.open("rb")
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
-    name = "standard input" if path is None else str(path)
-    with stream:
-        for number, line in enumerate(stream, 1):
-            try:
-                yield line.rstrip(b"\n").removesuffix(b"\r").decode("utf-8")
-            except UnicodeDecodeError as error:
-                where = f"{name}:{number}"
-                raise DataError(
-                    f"{where}: not UTF-8 at byte {error.start}; convert the file"
-                ) from None
+        for row in lines_of("standard input" if standard else str(path), stream):
+            if isinstance(row, Defect):
+                raise DataError(str(row))
+            yield row
+    except FileError as error:
+        raise DataError(str(error.defect)) from None
 
 
 def one_line(text: str) -> str:
@@ -236,14 +235,20 @@ def say(text: str) -> None:
 def main() -> NoReturn:
     """The entry point: a user's mistake is a few lines and exit 2, never a traceback."""
     try:
-        app(standalone_mode=True)
+        code = app(standalone_mode=False)
+        sys.stdout.flush()
     except SaccadeError as error:
         say(f"saccade: {error}")
         sys.exit(2)
-    except BrokenPipeError:
-        sys.stderr.close()
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except click.Abort:
+        sys.exit(130)
+    except BrokenPipeError:  # the reader has seen enough, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
-    sys.exit(0)
+    sys.exit(code or 0)
 
 
 if __name__ == "__main__":

@@ -485,26 +485,28 @@ def _place(loc: tuple[int | str, ...]) -> tuple[list[str], list[str]]:
     models: list[type[BaseModel]] = [Config]
     siblings: list[str] = []
     for part in loc:
-        tagged = [m for m in models if _tag(m) == part]
+        tagged = [m for m in models if kind_of(m) == part]
         if tagged and len(models) > 1:
             models = tagged
             continue
         siblings = sorted({name for m in models for name in m.model_fields})
         path.append(str(part))
         fields = [m.model_fields[str(part)] for m in models if str(part) in m.model_fields]
-        models = [m for field in fields for m in _models(field.annotation)]
+        models = [m for field in fields for m in models_in(field.annotation)]
     return path, siblings
 
 
-def _models(annotation: Any) -> list[type[BaseModel]]:
+def models_in(annotation: Any) -> list[type[BaseModel]]:
+    """The models that a union, or any annotation, is made of."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
-    return [model for argument in get_args(annotation) for model in _models(argument)]
+    return [model for argument in get_args(annotation) for model in models_in(argument)]
 
 
-def _tag(model: type[BaseModel]) -> str | None:
+def kind_of(model: type[BaseModel]) -> str:
+    """The tag of a model in its union; empty where it is in none."""
     kind = model.model_fields.get("kind")
-    return get_args(kind.annotation)[0] if kind and len(get_args(kind.annotation)) == 1 else None
+    return str(get_args(kind.annotation)[0]) if kind and len(get_args(kind.annotation)) == 1 else ""
 
 
 def _elsewhere(name: str) -> list[str]:
@@ -514,6 +516,6 @@ def _elsewhere(name: str) -> list[str]:
     owners = [
         table
         for table, kind in tables.items()
-        if any(name in m.model_fields for m in _models(kind))
+        if any(name in m.model_fields for m in models_in(kind))
     ]
     return [f"{owner}.{name}" for owner in owners]

@@ -244,6 +244,37 @@ def test_mistakes_in_settings_are_told_together(tmp_path: Path, call) -> None:
     assert "Traceback" not in done.err
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ["decoder.attention=additive"],
+        ["decoder.attention=off"],
+        ["task.target.kind=char"],
+        ["encoder.kind=transformer", "encoder.num_heads=8"],
+        ["encoder.dim=32"],
+        ["size=tiny"],
+        ["task.source.size=300"],
+    ],
+)
+@pytest.mark.parametrize("words", [True, False], ids=["words", "sentences"])
+def test_one_setting_alone_is_enough(
+    settings: list[str], words: bool, tmp_path: Path, call
+) -> None:
+    """What else must change with it is chosen to fit."""
+    path = tmp_path / "data.tsv"
+    noun = ["dog", "cat", "bird", "fish", "cow"]
+    rows = [f"{a}{b}\t{b}{a}" if words else f"the {a} and {b} x{i}\tder {a} und {b} x{i}"
+            for i, (a, b) in enumerate((a, b) for a in noun for b in noun)]  # fmt: skip
+    path.write_text("\n".join(rows) + "\n")
+    chosen = [word for setting in settings for word in ("--set", setting)]
+    if not words and settings == ["decoder.attention=additive"]:
+        chosen += ["--set", "decoder.kind=recurrent"]
+    if not words and settings == ["decoder.attention=off"]:
+        chosen += ["--set", "decoder.kind=recurrent"]
+    done = call("train", path, "--out", tmp_path / "run", "--set", "train.steps=1", *chosen)
+    assert done.code == 0, done.err
+
+
 def test_a_configuration_file_is_read_and_its_mistakes_are_placed(tmp_path: Path, call) -> None:
     path = corpus(tmp_path, "translate")
     good = tmp_path / "good.toml"

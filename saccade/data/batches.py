@@ -106,7 +106,7 @@ class Corpus:
 def write_corpus(folder: Path, split: str, rows: Iterable[Iterable[Sequence[Any]]]) -> None:
     """Write chunks of rows: each a chunk of (source, target, words) columns; empty columns are left out."""
     folder.mkdir(parents=True, exist_ok=True)
-    writers: dict[str, Writer] = {}
+    writers = {"target": Writer(folder, f"{split}.target")}
     for chunk in rows:
         for name, column in zip(("source", "target", "words"), chunk, strict=True):
             if column:

@@ -76,12 +76,13 @@ def defect_at(code: str, name: str, line: int, message: str) -> Defect:
     return Defect(code, f"{name}:{line}" if line else name, message, ADVICE[code])
 
 
-def lines_of(name: str) -> Iterator[str | Defect]:
-    """One item for every line of a file: its text, or what is wrong with it."""
+def lines_of(name: str, stream: io.RawIOBase | None = None) -> Iterator[str | Defect]:
+    """One item for every line of a file (or of `stream`): its text, or what is wrong with it."""
     number = 0
     try:
         with contextlib.ExitStack() as stack:
-            raw = stack.enter_context(io.BufferedReader(io.FileIO(name), BLOCK))
+            opened = io.FileIO(name) if stream is None else stream
+            raw = stack.enter_context(io.BufferedReader(opened, BLOCK))
             file: Iterable[bytes] = raw
             if name.endswith(".gz") or raw.peek(2)[:2] == b"\x1f\x8b":
                 inside = stack.enter_context(gzip.GzipFile(fileobj=raw))

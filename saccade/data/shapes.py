@@ -66,13 +66,13 @@ def look(names: list[str], data: Data, kind: str | None, labelled: bool) -> Shap
         return Shape(form, task, data.source, data.target, "as data.source and data.target say")
     if form == "conllu":
         source, target = data.source or ("form",), data.target or "upos"
-        return Shape(form, task, source, target, f"CoNLL-U, a line a word: tag each with {target}")
+        return Shape(form, task, source, target, f"CoNLL-U, {target} for each word: {task}")
     tables = [_sample(name) for name in names]
     if form == "columns":
         cells = [cells_of(line) for line in tables[0] if line[:1] != "#" or "\t" in line]
         width = Counter(len(row) for row in cells if row).most_common(1)[0][0] if cells else 2
         source, target = data.source or (1,), data.target or width
-        reason = f"a line a word, {counted(width, 'column')}, blank lines between sentences: tag"
+        reason = f"a line a word, {counted(width, 'column')}, blank lines between sentences: {task}"
         return Shape(form, task, source, target, reason)
     columns: dict[Column, list[str]]
     if form == "lines":

@@ -96,7 +96,7 @@ def _text(names: list[str], data: Data, kind: str, labelled: bool) -> Rows:
         if isinstance(text, Defect):
             yield text
         else:
-            yield Example(_words(text) if kind == "tag" else (text,), None, names[0], number)
+            yield Example(words_of(text) if kind == "tag" else (text,), None, names[0], number)
 
 
 def _tsv(names: list[str], data: Data, kind: str, labelled: bool) -> Rows:
@@ -279,7 +279,7 @@ def _example(
         return defect_at("blank-target", name, line, "the target is blank")
     if kind != "tag":
         return Example(source, target, name, line)
-    return _tagged(_words(source[0]), None if target is None else _words(target), name, line)
+    return _tagged(words_of(source[0]), None if target is None else words_of(target), name, line)
 
 
 def _tagged(
@@ -317,5 +317,6 @@ def _index(column: Column, name: str) -> int:
     return column - 1
 
 
-def _words(text: str) -> tuple[str, ...]:
+def words_of(text: str) -> tuple[str, ...]:
+    """The words of a line for tagging: what stands between blanks."""
     return tuple(word for word in text.split(" ") if word)

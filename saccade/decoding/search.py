@@ -83,12 +83,14 @@ def beam_search(
     width: int,
     limits: Sequence[int],
     alpha: float = 1.0,
+    nbest: int = 1,
 ) -> list[list[Hypothesis]]:
-    """For each source up to `width` finished hypotheses, the best by log p / |y|^alpha first.
+    """For each source its finished hypotheses, the best by log p / |y|^alpha first, at least `nbest`.
 
     Of all continuations the `width` most probable are kept. One that has ended is set aside with its
-    place in the beam, the others go on, until all places are taken or no open one can still win: an
-    open prefix can only lose probability, so its best end is its score now over the longest length.
+    place in the beam, the others go on, until all places are taken or no open one can still be among
+    the `nbest`: an open prefix can only lose probability, so the best it can end with is its score now,
+    over the longest length.
     """
     if width < 1:
         raise ConfigError(f"a beam of width {width}: the width must be at least 1")
@@ -101,7 +103,7 @@ def beam_search(
     score = torch.full((first.size(0), W), -inf, device=device)
     score[:, 0] = 0.0  # all W rows start alike: let only one of them speak
     places = torch.full((first.size(0), 1), W, device=device)  # of the beam, still open
-    best = torch.full((first.size(0),), -inf, device=device)  # normalised score, of the finished
+    best = torch.full((first.size(0), nbest), -inf, device=device)  # of the finished, normalised
     history: list[
         list[tuple[list[int], list[int]]]
     ] = []  # of each step and source: tokens, parents
@@ -130,13 +132,13 @@ def beam_search(
         if bool(done.any()):
             for b, place in done.nonzero().tolist():
                 ended[alive[b]].append((t, place, float(score[b, place])))
-            finished = (score / (t + 1) ** alpha).masked_fill(~done, -inf).amax(-1)
-            best = torch.maximum(best, finished)
+            finished = (score / (t + 1) ** alpha).masked_fill(~done, -inf)
+            best = torch.cat([best, finished], -1).topk(nbest, -1).values
             places = places - done.sum(-1, keepdim=True)
             score = score.masked_fill(done, -inf)
         # An open prefix ends with at most the score it has, over at most limit + 1 tokens.
         hope = score.amax(-1) / (here + 1.0) ** alpha
-        going = (hope > best) & (score.amax(-1) > -inf)
+        going = (hope > best[:, -1]) & (score.amax(-1) > -inf)
         if not bool(going.any()):
             break
         rows = parent + torch.arange(B, device=device)[:, None] * W  # (B, W) in the batch of N

@@ -6,15 +6,18 @@ written into the run, so that every choice can be read there and changed.
 
 import copy
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import sqrt
 from typing import Any
 
-from saccade.config import PARTS, Config, Data, parse
+from pydantic import ValidationError
+
+from saccade.config import PARTS, Config, Data, Decoder, Encoder, kind_of, models_in, parse
 from saccade.data.lines import Example
 from saccade.data.shapes import Shape, shape
 from saccade.data.sources import examples
-from saccade.errors import ConfigError
+from saccade.errors import ConfigError, DataError
 from saccade.models.presets import expand
 
 SAMPLE = 20_000  # examples looked at closely; the rest is only counted
@@ -85,36 +88,41 @@ def survey(rows: Iterable[Example]) -> Survey:
 def complete(raw: dict[str, Any], where: str) -> tuple[Config, str]:
     """The whole configuration, and a sentence that says how the data was understood."""
     size = raw.get("size")
-    raw = {key: value for key, value in raw.items() if key != "size"}
     found, raw = _looked_at(raw, where)
     kind = raw["task"]["kind"]
-    data = parse(_merge(raw, _outline(kind)), where).data
-    seen = survey(examples(data.train, data, kind))
-    chosen = defaults(kind, seen)
+    data = _data(raw, where)
+    chosen = defaults(kind, survey(examples(data.train, data, kind)))
     if {"steps", "epochs", "minutes"} & raw.get("train", {}).keys():
         del chosen["train"]["epochs"]  # the user's limit is the only one
+    if raw.get("decoder", {}).get("attention") == "off":
+        chosen["decoder"].pop("context", None)
     whole = _merge(_merge(raw, _sized(size, kind, raw)), chosen)
-    return parse(_merge(whole, _outline(kind)), where), found.reason
+    whole = _merge(whole, _outline(kind))
+    if "joint" not in raw["task"] and not _shareable(whole):
+        whole["task"].pop("joint", None)
+    return parse(whole, where), found.reason
 
 
 def understand(raw: dict[str, Any], where: str) -> tuple[str, Data]:
     """The task and the layout of the data, without a closer look at it."""
-    _, raw = _looked_at({key: value for key, value in raw.items() if key != "size"}, where)
-    kind = raw["task"]["kind"]
-    return kind, parse(_merge(raw, _outline(kind)), where).data
+    _, raw = _looked_at(raw, where)
+    return raw["task"]["kind"], _data(raw, where)
 
 
 def _looked_at(raw: dict[str, Any], where: str) -> tuple[Shape, dict[str, Any]]:
     """The shape of the training file, and the settings with the task and the columns it suggests."""
-    raw = copy.deepcopy(raw)
-    kind = raw["task"].get("kind") if isinstance(raw.get("task"), dict) else None
-    # What is wrong with the settings is said before any file is opened; the task may be open still.
-    guess = (
-        kind
-        if kind is not None
-        else next((k for k in PARTS if set(PARTS[k]) >= _parts(raw)), "tag")
-    )
-    data = parse(_merge(raw, _outline(guess)), where).data
+    raw = copy.deepcopy({key: value for key, value in raw.items() if key != "size"})
+    for table in ("task", "data", "train", "encoder", "decoder", "head"):
+        if not isinstance(raw.get(table, {}), dict):
+            raise ConfigError(f"{where}: '{table}' is a table, as in {table}.kind = ...")
+    kind = raw.get("task", {}).get("kind")
+    try:
+        data = _data(raw, where)
+        if kind is not None and kind not in PARTS:
+            raise ConfigError
+    except ConfigError:
+        _tell_all(raw, where)
+        raise
     if not data.train:
         raise ConfigError(f"{where}: missing key 'data.train': which file is to be learned from?")
     found = shape(data.train, data, kind)
@@ -126,8 +134,32 @@ def _looked_at(raw: dict[str, Any], where: str) -> tuple[Shape, dict[str, Any]]:
     return found, raw
 
 
-def _parts(raw: dict[str, Any]) -> set[str]:
-    return {part for part in ("encoder", "decoder", "head") if part in raw}
+def _tell_all(raw: dict[str, Any], where: str) -> None:
+    """ConfigError with the mistakes of every table, as far as the task can be known."""
+    kind = raw.get("task", {}).get("kind")
+    if kind is None:
+        with suppress(ValidationError, DataError):
+            data = Data.model_validate(raw.get("data", {}))
+            kind = shape(data.train, data, None).task
+    outline = _outline(kind if kind in PARTS else "translate")
+    for part, choices in (("encoder", Encoder), ("decoder", Decoder)):
+        if part in outline and raw.get(part):  # of the kinds, the one that has most of these keys
+            fields = {kind_of(model): model.model_fields.keys() for model in models_in(choices)}
+            outline[part] = {"kind": max(fields, key=lambda k: len(fields[k] & raw[part].keys()))}
+    parse(_merge(raw, outline), where)
+
+
+def _data(raw: dict[str, Any], where: str) -> Data:
+    """The table `data`, once every table that does not depend on the task is sound."""
+    apart = ("task", "encoder", "decoder", "head")
+    plain = {key: value for key, value in raw.items() if key not in apart}
+    return parse(_merge(plain, _outline("translate")), where).data
+
+
+def _shareable(whole: dict[str, Any]) -> bool:
+    """Whether one vocabulary and one embedding table can serve both sides."""
+    widths = {whole.get(part, {}).get("dim", 256) for part in ("encoder", "decoder")}
+    return whole["task"].get("source") == whole["task"].get("target") and len(widths) == 1
 
 
 def defaults(kind: str, seen: Survey) -> dict[str, Any]:

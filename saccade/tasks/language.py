@@ -1,6 +1,6 @@
 """Language model: plain text, the next token.
 
-A line's end is the token EOS, so a corpus is one stream: EOS line EOS line EOS. A line's probability is
+A line's end is the token EOS, so a corpus is one stream: line EOS line EOS. A line's probability is
 that of its tokens and the EOS after it, given the EOS before it.
 """
 
@@ -159,7 +159,14 @@ class LanguageModel(Task):
             if width == 1:
                 return [[h] for h in greedy(step, state, tokens[:, -1], end=EOS, limits=limits)]
             return beam_search(
-                step, state, tokens[:, -1], end=EOS, width=width, limits=limits, alpha=decode.alpha
+                step,
+                state,
+                tokens[:, -1],
+                end=EOS,
+                width=width,
+                limits=limits,
+                alpha=decode.alpha,
+                nbest=nbest,
             )
 
         budget = max(1, decode.batch_tokens // width)

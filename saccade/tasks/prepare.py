@@ -1,6 +1,6 @@
 """From the user's files to a task with vocabularies, a tokenised corpus, and a dev set."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,9 +59,7 @@ def prepare(config: c.Config, folder: Path) -> Prepared:
     train, dev = split(config)
     task = task_class(config).fit(config, lambda: ((row.source, row.target) for row in train()))
     if isinstance(task, LabelTask):
-        strange = list(unseen(set(task.labels.labels), dev))
-        if strange:
-            raise DataError("\n".join(map(str, strange[:5])))
+        refuse_unseen(task, dev)
     task.save(folder)
     data = folder / "data"
     left_out = 0
@@ -86,6 +84,8 @@ def prepare(config: c.Config, folder: Path) -> Prepared:
     if isinstance(config.task, c.LanguageModel):
         order = list(range(len(dev)))
     pairs = [dev[i] for i in order]
+    if not pairs:
+        raise DataError(f"{config.data.train[0]}: nothing is left to measure on; give a dev file")
     write_corpus(data, "dev", chunked(task, pairs))
     save_examples(data / "dev.jsonl", pairs)
     corpus = open_corpus(data, "train")
@@ -96,6 +96,13 @@ def prepare(config: c.Config, folder: Path) -> Prepared:
     return Prepared(
         task, corpus, open_corpus(data, "dev"), load_examples(data / "dev.jsonl"), skipped
     )
+
+
+def refuse_unseen(task: LabelTask, rows: Sequence[Example]) -> None:
+    """DataError, with file and line, where a label is none of the task's."""
+    strange = list(unseen(set(task.labels.labels), rows))
+    if strange:
+        raise DataError("\n".join(map(str, strange[:5])))
 
 
 def reopen(config: c.Config, folder: Path) -> Prepared:
@@ -149,6 +156,8 @@ def split(config: c.Config) -> tuple[Callable[[], Iterator[Example]], list[Examp
     share = min(data.dev_share, data.dev_max / total)
     while not (dev := [row for row in rows() if is_dev(row.source, share, config.seed)]):
         share *= 2  # so few examples that chance chose none
+    if all(is_dev(row.source, share, config.seed) for row in rows()):
+        raise DataError(f"{data.train[0]}: too few different sources to cut a dev set; give one")
     if kind == "classify" or kind == "tag":
         dev = _known(dev, (row for row in rows() if not is_dev(row.source, share, config.seed)))
     return lambda: (r for r in rows() if not is_dev(r.source, share, config.seed)), dev

@@ -129,7 +129,7 @@ class Translate(Task):
         width: int | None = None,
         nbest: int = 1,
     ) -> list[Prediction]:
-        found = self.search(network, sources, width)
+        found = self.search(network, sources, width, nbest)
         predictions = []
         for hypotheses in found:
             texts = self.target.decode([h.tokens for h in hypotheses[:nbest]])
@@ -138,7 +138,11 @@ class Translate(Task):
         return predictions
 
     def search(
-        self, network: Generator, sources: Sequence[Source], width: int | None = None
+        self,
+        network: Generator,
+        sources: Sequence[Source],
+        width: int | None = None,
+        nbest: int = 1,
     ) -> list[list[Hypothesis]]:
         """For each source its hypotheses, the best first."""
         decode = self.config.decode
@@ -156,7 +160,14 @@ class Translate(Task):
             if width == 1:
                 return [[h] for h in greedy(step, state, first, end=EOS, limits=limits)]
             return beam_search(
-                step, state, first, end=EOS, width=width, limits=limits, alpha=decode.alpha
+                step,
+                state,
+                first,
+                end=EOS,
+                width=width,
+                limits=limits,
+                alpha=decode.alpha,
+                nbest=nbest,
             )
 
         budget = max(1, decode.batch_tokens // width)

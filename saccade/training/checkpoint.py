@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,13 @@ def save_weights(path: Path, weights: Mapping[str, Tensor]) -> None:
 
 def load_weights(path: Path, network: nn.Module) -> None:
     """Copy the weights of a file into a network of the same shape."""
+    with suppress(OSError, safetensors.SafetensorError):  # `read_tensors` says what is wrong
+        with safetensors.safe_open(path, "pt") as file:
+            version = (file.metadata() or {}).get("format", "")
+        if version.isdigit() and int(version) > FORMAT:
+            raise CheckpointError(
+                f"{path}: is of format {version}; this version reads up to {FORMAT}: upgrade saccade"
+            )
     copy_weights(read_tensors(path), network, path)
 
 

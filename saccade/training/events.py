@@ -50,6 +50,13 @@ class Skipped:
 
 
 @dataclass(frozen=True, slots=True)
+class Noticed:
+    """Something that the user should know, and that does not stop the run."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Finished:
     step: int
     reason: str
@@ -57,4 +64,4 @@ class Finished:
     seconds: float
 
 
-Event = Prepared | StepDone | Evaluated | Saved | Skipped | Finished
+Event = Prepared | StepDone | Evaluated | Saved | Skipped | Noticed | Finished

@@ -241,6 +241,7 @@ def train(
             yield Evaluated(at.step, scores, best, at.seconds)
         reason = over() or ("stopped" if stop() else "")
         saving = at.step % config.save_every == 0 if config.save_every else due
+        saving |= due and config.average_of == "best" and config.average_checkpoints > 1
         if saving or reason:
             yield Saved(at.step, trainer.save())
             since = perf_counter()
@@ -257,12 +258,11 @@ def finish(trainer: Trainer) -> None:
     """Leave in the run, and in the network, the weights that predict: the best, or a mean of several."""
     config, folder, model = trainer.config, trainer.folder, trainer.folder / "model.safetensors"
     if config.average_checkpoints > 1:
-        paths = trainer._kept()
+        paths = disk.checkpoints(folder / "checkpoints")
         if config.average_of == "best":
-            steps = [step for _, step in trainer.at.ranked[: config.average_checkpoints]]
-            paths = [folder / "checkpoints" / f"step-{step:08d}" for step in steps]
-        mean = disk.mean_of(path for path in paths[-config.average_checkpoints :] if path.exists())
-        disk.save_weights(model, mean)
+            rank = {f"step-{step:08d}": -value for value, step in trainer.at.ranked}
+            paths.sort(key=lambda path: rank.get(path.name, inf), reverse=True)
+        disk.save_weights(model, disk.mean_of(paths[-config.average_checkpoints :]))
     elif not model.exists():  # nothing was ever evaluated
         disk.save_weights(model, trainer.predicting())
     disk.load_weights(model, trainer.network)

@@ -5,6 +5,7 @@ import platform
 import sys
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
+from typing import Literal
 
 import torch
 
@@ -30,14 +31,17 @@ def tune_malloc() -> bool:
     return all(done)
 
 
-def choose_device(train: Train) -> torch.device:
+Device = Literal["auto", "cpu", "cuda", "mps"]
+
+
+def choose_device(wanted: Device) -> torch.device:
     """The device asked for, or the best there is."""
     cuda, mps = torch.cuda.is_available(), torch.backends.mps.is_available()
-    match train.device:
+    match wanted:
         case "cuda" if not cuda:
-            raise ConfigError("train.device: no CUDA device is available; use 'auto' or 'cpu'")
+            raise ConfigError("device: no CUDA device is available; use 'auto' or 'cpu'")
         case "mps" if not mps:
-            raise ConfigError("train.device: no MPS device is available; use 'auto' or 'cpu'")
+            raise ConfigError("device: no MPS device is available; use 'auto' or 'cpu'")
         case "auto":
             return torch.device("cuda" if cuda else "mps" if mps else "cpu")
         case name:

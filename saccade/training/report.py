@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from saccade.training.events import Evaluated, Event, Finished, Prepared, Skipped, StepDone
+from saccade.training.events import Evaluated, Event, Finished, Noticed, Prepared, Skipped, StepDone
 
 LOG_SECONDS = 5.0  # between lines of a log that people or files keep
 
@@ -68,6 +68,8 @@ def sentence(event: Event) -> str | None:
             return f"{_clock(event.seconds)}  step {event.step:,}  {scores}{star}"
         case Skipped():
             return f"step {event.step:,}: the gradient was not finite; the step was skipped"
+        case Noticed():
+            return event.text
         case Finished():
             return (
                 f"finished after {event.step:,} steps and {_clock(event.seconds)}: {event.reason}"

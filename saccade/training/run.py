@@ -14,18 +14,26 @@ from pathlib import Path
 from typing import Any
 
 from saccade.config import Config, assign, parse, read_toml, write_toml
-from saccade.data.lines import Example
-from saccade.data.sources import examples
-from saccade.errors import CheckpointError, ConfigError
+from saccade.data.lines import Example, counted
+from saccade.data.sources import examples, words_of
+from saccade.errors import CheckpointError, ConfigError, DataError
 from saccade.models.build import Network
 from saccade.tasks.choose import complete
-from saccade.tasks.prepare import Prepared, in_memory, load_task, prepare, reopen
+from saccade.tasks.labels import LabelTask
+from saccade.tasks.prepare import (
+    Prepared,
+    in_memory,
+    load_task,
+    prepare,
+    refuse_unseen,
+    reopen,
+)
 from saccade.tasks.task import Pair, Prediction, Task, chunks
 from saccade.training import checkpoint as disk
 from saccade.training import events
 from saccade.training.loop import Trainer
 from saccade.training.loop import train as loop
-from saccade.training.machine import choose_device, tune_malloc
+from saccade.training.machine import Device, choose_device, tune_malloc
 from saccade.training.report import show
 
 LINES = 2048  # read, sorted by length and decoded at once
@@ -52,6 +60,8 @@ class Run:
         """The same, as they come: for files larger than memory."""
         if width is not None and width < 1:
             raise ConfigError(f"a beam of width {width}: the width must be at least 1")
+        if nbest < 1:
+            raise ConfigError(f"the {nbest} best: at least 1 must be wanted")
         if nbest > (width or self.config.decode.width) and self.config.task.kind in (
             "translate",
             "model",
@@ -60,8 +70,10 @@ class Run:
                 f"{nbest} best of a beam of width {width or self.config.decode.width}: "
                 "there are at most as many as the beam is wide"
             )
+        count = 0
         for some in chunks(inputs, LINES):
-            sources = [self._source(item) for item in some]
+            sources = [self._source(item, count + i) for i, item in enumerate(some, 1)]
+            count += len(some)
             full = [i for i, source in enumerate(sources) if any(text.strip() for text in source)]
             found = self.task.predict(self.network, [sources[i] for i in full], width, nbest)
             ready = dict(zip(full, found, strict=True))
@@ -74,6 +86,7 @@ class Run:
             found = reopen(self.config, self.folder)
             return self.task.evaluate(self.network, found.dev, found.dev_pairs, quick=False)
         rows = list(self._examples(data))
+        self._check_labels(rows)
         return self.task.evaluate(
             self.network, in_memory(self.task, rows), _pairs(rows), quick=False
         )
@@ -81,30 +94,41 @@ class Run:
     def score(self, *data: str | os.PathLike[str]) -> Iterator[tuple[float, int]]:
         """For each example of these files log p(target | source), and of how many tokens."""
         for some in chunks(self._examples(data), LINES):
+            self._check_labels(some)
             yield from self.task.score(self.network, _pairs(some))
+
+    def _check_labels(self, rows: Sequence[Example]) -> None:
+        if isinstance(self.task, LabelTask):
+            refuse_unseen(self.task, rows)
 
     def _examples(self, data: Sequence[str | os.PathLike[str]]) -> Iterator[Example]:
         return examples([os.fspath(path) for path in data], self.config.data, self.config.task.kind)
 
-    def _source(self, item: str | Sequence[str]) -> tuple[str, ...]:
-        if not isinstance(item, str):
-            return tuple(item)
+    def _source(self, item: str | Sequence[str], number: int) -> tuple[str, ...]:
+        """The columns of one input, as training read them."""
+        data = self.config.data
         if self.config.task.kind == "tag":
-            return tuple(item.split())
-        if len(self.config.data.source) > 1:
-            return tuple(item.split("\t"))
-        return (item,)
+            return words_of(item) if isinstance(item, str) else tuple(item)
+        tabs = data.format == "tsv" or len(data.source) > 1
+        columns = item.split("\t") if isinstance(item, str) and tabs else item
+        source = (columns,) if isinstance(columns, str) else tuple(columns)
+        if data.source and any(source) and len(source) != len(data.source):
+            raise DataError(
+                f"input {number}: expected {counted(len(data.source), 'column')}, "
+                f"found {len(source)}; give the sources alone"
+            )
+        return source
 
 
-def load(folder: str | os.PathLike[str]) -> Run:
-    """The run in a directory, ready to predict."""
+def load(folder: str | os.PathLike[str], device: Device = "auto") -> Run:
+    """The run in a directory, ready to predict on the device asked for, or on the best there is."""
     folder = Path(folder)
     config = read_config(folder)
     tune_malloc()
     task = load_task(config, folder)
     network = task.build()
     disk.load_weights(folder / "model.safetensors", network)
-    network.to(choose_device(config.train)).eval()
+    network.to(choose_device(device)).eval()
     return Run(folder, config, task, network)
 
 
@@ -151,15 +175,15 @@ def gather(
     else:
         raw, where = {"data": {"train": paths}}, "settings"
     if task is not None:
-        raw.setdefault("task", {})["kind"] = task
+        assign(raw, "task.kind", task)
     if dev is not None:
-        raw.setdefault("data", {})["dev"] = _paths(dev)
+        assign(raw, "data.dev", _paths(dev))
     return raw, where
 
 
 def new_folder(config: Config, out: str | os.PathLike[str] | None) -> Path:
     """The run's directory, made; one that holds a run already is refused."""
-    name = Path(config.data.train[0]).name.split(".")[0]
+    name = Path(config.data.train[0]).name.strip(".").split(".")[0] or "run"
     folder = Path(out) if out is not None else Path("runs") / name
     if (folder / "config.toml").exists():
         raise ConfigError(f"{folder}: holds a run already; choose another --out, or remove it")
@@ -187,6 +211,7 @@ def resume(folder: Path, stop: Callable[[], bool] = lambda: False) -> Iterator[e
     path, problems = disk.latest_checkpoint(folder / "checkpoints")
     if problems and path is None:
         raise CheckpointError("\n".join(problems))
+    yield from (events.Noticed(problem) for problem in problems)
     yield from _train(config, folder, reopen(config, folder), path, stop)
 
 
@@ -197,7 +222,7 @@ def _train(
     checkpoint: Path | None,
     stop: Callable[[], bool],
 ) -> Iterator[events.Event]:
-    device = choose_device(config.train)
+    device = choose_device(config.train.device)
     network = ready.task.build().to(device)
     trainer = Trainer(ready.task, network, folder)
     if checkpoint is not None:
