@@ -2,8 +2,9 @@
 
     python benchmarks/train_speed.py [tiny small lstm gpt lstm_lm g2p] [--seconds 10] [--rounds 3]
 
-Each measurement is a process of its own, ours and plain torch's by turns, so that a disturbance hits both
-and allocator settings do not leak from one to the other. Figures are medians, in target tokens a second.
+Each measurement is a process of its own, ours and plain torch's by turns, so that a disturbance
+hits both and allocator settings do not leak from one to the other. Figures are medians, in target
+tokens a second.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""`make demo`: learn English pronunciation from the CMU Pronouncing Dictionary, in three minutes."""
+"""`make demo`: learn to pronounce English from the CMU Pronouncing Dictionary in three minutes."""
 
 import re
 import shutil
@@ -33,8 +33,10 @@ def main() -> None:
     FOLDER.mkdir(exist_ok=True)
     count = write_dictionary(FOLDER / "words.tsv")
     console.print(
-        f"\n[bold]Learning to pronounce English[/bold] from {count:,} dictionary entries. The same as:\n"
-        f"  saccade train {FOLDER / 'words.tsv'} --out {FOLDER / 'run'} --set train.minutes={MINUTES}\n"
+        f"\n[bold]Learning to pronounce English[/bold] from {count:,} dictionary entries. "
+        "The same as:\n"
+        f"  saccade train {FOLDER / 'words.tsv'} --out {FOLDER / 'run'} "
+        f"--set train.minutes={MINUTES}\n"
     )
     run = saccade.train(
         FOLDER / "words.tsv",

@@ -1,7 +1,8 @@
 """Saccade: sequence models from the recurrent network to the Transformer.
 
-`saccade.train("words.tsv")` makes a run; `saccade.load("runs/words")` opens one. Both names are imported
-when they are first used, so that `import saccade` and the command line's help stay instant.
+`saccade.train("words.tsv")` makes a run; `saccade.load("runs/words")` opens one. Both names are
+imported when they are first used, so that `import saccade` and the command line's help stay
+instant.
 """
 
 from importlib import import_module

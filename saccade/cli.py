@@ -134,7 +134,8 @@ def score(run: RunFolder, data: Data, as_json: AsJson = False) -> None:
         else:
             print(f"{log_p:.4f}\t{count}\t{perplexity:.4f}")
     say(
-        f"{total:.4f} for {tokens:,} tokens: perplexity {exp(min(-total / max(tokens, 1), 700)):.4f}"
+        f"{total:.4f} for {tokens:,} tokens: "
+        f"perplexity {exp(min(-total / max(tokens, 1), 700)):.4f}"
     )
 
 

@@ -29,7 +29,7 @@ class Strict(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
-# --- text -----------------------------------------------------------------------------------------------------
+# --- text -----------------------------------------------------------------------------------------
 
 
 class Tokenizer(Strict):
@@ -48,7 +48,7 @@ class Tokenizer(Strict):
         return self
 
 
-# --- tasks ----------------------------------------------------------------------------------------------------
+# --- tasks ----------------------------------------------------------------------------------------
 
 
 class LanguageModel(Strict):
@@ -105,7 +105,7 @@ class Data(Strict):
     max_len: Positive = 1024  # longer examples are left out of training, and counted
 
 
-# --- networks -------------------------------------------------------------------------------------------------
+# --- networks -------------------------------------------------------------------------------------
 
 
 class Recurrent(Strict):
@@ -169,7 +169,8 @@ class Transformer(Strict):
             raise ValueError(f"dim ({self.dim}) must be divisible by num_heads ({self.num_heads})")
         if self.positions == "rotary" and self.dim // self.num_heads % 2:
             raise ValueError(
-                f"rotary positions need an even head width; dim / num_heads is {self.dim // self.num_heads}"
+                "rotary positions need an even head width; "
+                f"dim / num_heads is {self.dim // self.num_heads}"
             )
         if self.positions == "sinusoidal" and self.dim % 2:
             raise ValueError(f"sinusoidal positions need an even dim, not {self.dim}")
@@ -230,7 +231,7 @@ class PerWord(Strict):
 Head = Annotated[Pooled | PerWord, Field(discriminator="kind")]
 
 
-# --- training and decoding ------------------------------------------------------------------------------------
+# --- training and decoding ------------------------------------------------------------------------
 
 
 class Train(Strict):
@@ -325,14 +326,15 @@ class Config(Strict):
             if free and self.encoder.dim != self.decoder.dim:
                 raise ValueError(
                     "decoder: parameter-free attention compares encoder and decoder as they are: "
-                    f"make encoder.dim ({self.encoder.dim}) and decoder.dim ({self.decoder.dim}) equal, "
-                    "or use 'dot'"
+                    f"make encoder.dim ({self.encoder.dim}) and decoder.dim ({self.decoder.dim}) "
+                    "equal, or use 'dot'"
                 )
         if isinstance(self.task, Translate) and self.task.joint and self.encoder and self.decoder:
             if self.encoder.dim != self.decoder.dim:
                 raise ValueError(
-                    f"task: joint shares one embedding table: make encoder.dim ({self.encoder.dim}) and "
-                    f"decoder.dim ({self.decoder.dim}) equal, or set task.joint = false"
+                    "task: joint shares one embedding table: "
+                    f"make encoder.dim ({self.encoder.dim}) and decoder.dim ({self.decoder.dim}) "
+                    "equal, or set task.joint = false"
                 )
             if self.task.source != self.task.target:
                 raise ValueError(
@@ -349,7 +351,7 @@ PARTS = {
 }
 
 
-# --- in and out -----------------------------------------------------------------------------------------------
+# --- in and out -----------------------------------------------------------------------------------
 
 
 def parse(raw: dict[str, Any], where: str) -> Config:
@@ -480,7 +482,7 @@ def _one_of(wrong: str, choices: list[str]) -> str:
 
 
 def _place(loc: tuple[int | str, ...]) -> tuple[list[str], list[str]]:
-    """The user's path of a location, without the tags of unions, and the keys that exist beside its end."""
+    """The user's path of a location, without the tags of unions, and the keys beside its end."""
     path: list[str] = []
     models: list[type[BaseModel]] = [Config]
     siblings: list[str] = []

@@ -1,6 +1,7 @@
 """What a user can cause, and only that.
 
-Each message says what was wrong, where, and what to do; the command line prints it and exits with 2.
+Each message says what was wrong, where, and what to do; the command line prints it and exits
+with 2.
 """
 
 

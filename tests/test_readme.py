@@ -58,3 +58,16 @@ def test_the_python_of_the_readme_is_true(desk: Path) -> None:
     printed = run(desk, sys.executable, "-c", block("python"))
     assert "sequence_error" in printed
     assert "decoder.attention" in printed
+
+
+def test_the_tour_of_the_documents_is_true(desk: Path) -> None:
+    tour = (README.parent / "docs" / "tour.md").read_text(encoding="utf-8")
+    code = "\n".join(re.findall(r"```python\n(.*?)```", tour, re.DOTALL))
+    (desk / "tour").mkdir()
+    path = f"{desk / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    env = os.environ | {"PATH": path, "PYTHONPATH": str(README.parent), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(
+        command, cwd=desk / "tour", env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr

@@ -1,8 +1,8 @@
 """Tokenised corpora on disk, and batches of like lengths from them.
 
-A corpus is written once, as flat arrays that are memory-mapped, so its size is the disk's and not the
-memory's. What an epoch's batches are, and their order, is a function of (seed, epoch) alone: batch i of
-epoch e is found in constant time, and resuming needs no history.
+A corpus is written once, as flat arrays that are memory-mapped, so its size is the disk's and not
+the memory's. What an epoch's batches are, and their order, is a function of (seed, epoch) alone:
+batch i of epoch e is found in constant time, and resuming needs no history.
 """
 
 import json
@@ -104,7 +104,7 @@ class Corpus:
 
 
 def write_corpus(folder: Path, split: str, rows: Iterable[Iterable[Sequence[Any]]]) -> None:
-    """Write chunks of rows: each a chunk of (source, target, words) columns; empty columns are left out."""
+    """Write chunks of rows, each as (source, target, words) columns; empty columns are left out."""
     folder.mkdir(parents=True, exist_ok=True)
     writers = {"target": Writer(folder, f"{split}.target")}
     for chunk in rows:
@@ -208,8 +208,8 @@ def by_length(corpus: Corpus, batch_tokens: int, order: Array) -> list[Array]:
 class Stream:
     """One long text of ids, read as `streams` parallel rows, `context` columns at a time.
 
-    With `carried` chunk i + 1 goes on where chunk i stopped, so that a recurrent state can be carried;
-    else the chunks are windows whose order and offset the epoch decides.
+    With `carried` chunk i + 1 goes on where chunk i stopped, so that a recurrent state can be
+    carried; else the chunks are windows whose order and offset the epoch decides.
     """
 
     ids: Array
@@ -257,7 +257,7 @@ class Stream:
 
 
 def save_examples(path: Path, examples: Iterable[Any]) -> None:
-    """Raw dev examples beside their arrays, so that a run can be evaluated without the data files."""
+    """Raw dev examples beside their arrays, so that a run can be evaluated without data files."""
     with path.open("w", encoding="utf-8") as file:
         for example in examples:
             file.write(json.dumps([example.source, example.target], ensure_ascii=False) + "\n")

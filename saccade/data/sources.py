@@ -1,7 +1,7 @@
 """Files to examples: one reader for every format; a broken row is reported, never guessed.
 
-`read` gives every example and every defect, as they come; `examples` is its strict view, which raises
-DataError.
+`read` gives every example and every defect, as they come; `examples` is its strict view, which
+raises DataError.
 """
 
 import hashlib

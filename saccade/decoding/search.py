@@ -40,7 +40,7 @@ def normalise(score: float, length: int, alpha: float) -> float:
 def greedy(
     step: Step, state: Any, first: Int[Tensor, "B"], *, end: int, limits: Sequence[int]
 ) -> list[Hypothesis]:
-    """For each source the tokens that are likeliest one by one, at most `limits[b]` and then the end."""
+    """For each source the tokens likeliest one by one, at most `limits[b]` and then the end."""
     B = first.size(0)
     _check(limits, B)
     limit = torch.tensor(limits, device=first.device)
@@ -85,12 +85,12 @@ def beam_search(
     alpha: float = 1.0,
     nbest: int = 1,
 ) -> list[list[Hypothesis]]:
-    """For each source its finished hypotheses, the best by log p / |y|^alpha first, at least `nbest`.
+    """For each source at least `nbest` finished hypotheses, the best by log p / |y|^alpha first.
 
-    Of all continuations the `width` most probable are kept. One that has ended is set aside with its
-    place in the beam, the others go on, until all places are taken or no open one can still be among
-    the `nbest`: an open prefix can only lose probability, so the best it can end with is its score now,
-    over the longest length.
+    Of all continuations the `width` most probable are kept. One that has ended is set aside with
+    its place in the beam, the others go on, until all places are taken or no open one can still be
+    among the `nbest`: an open prefix can only lose probability, so the best it can end with is its
+    score now, over the longest length.
     """
     if width < 1:
         raise ConfigError(f"a beam of width {width}: the width must be at least 1")

@@ -1,4 +1,4 @@
-"""Attention to look at: which source tokens each target token listened to, in a terminal or a picture."""
+"""Attention to look at, in a terminal or a picture: which source tokens each target token heard."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +32,7 @@ class Alignment:
 
 
 def align(task: Translate, network: Generator, source: Source, target: str) -> Alignment:
-    """The attention from `target` to `source` when the decoder reads it: one forced pass, watched."""
+    """The attention from `target` to `source` as the decoder reads it: one forced pass, watched."""
     (sources, targets, _) = task.encode([(source, target)])
     device = device_of(network)
     tokens, _ = shifted(pad(targets).to(device))

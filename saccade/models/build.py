@@ -1,7 +1,7 @@
 """Configurations -> networks: one `match` per union, and the first weights of every layer.
 
-A network is built without memory on the meta device (`with torch.device("meta")`), given storage, and
-filled by `init_weights`; `build` does all three.
+A network is built without memory on the meta device (`with torch.device("meta")`), given storage,
+and filled by `init_weights`; `build` does all three.
 """
 
 from typing import assert_never
@@ -68,7 +68,7 @@ Network = Generator | Classifier | Tagger
 
 
 def build(config: c.Config, source_size: int, target_size: int, seed: int | None = None) -> Network:
-    """The network of a configuration with its first weights; the sizes are of vocabularies or labels."""
+    """A configuration's network with its first weights; the sizes are of vocabularies or labels."""
     with torch.device("meta"):
         network = build_network(config, source_size, target_size)
     give_storage(network, torch.device("cpu"))
@@ -120,7 +120,7 @@ def build_encoder(
                 dropout=config.dropout,
                 residual=config.residual,
             )
-            embedding = encoders.Embedding(vocab_size, config.dim)
+            embedding = encoders.Embedding(vocab_size, config.dim, scaled=True)
             return encoders.RecurrentEncoder(embedding, layers, config.dropout)
         case c.TransformerEncoder():
             return encoders.TransformerEncoder(
@@ -160,7 +160,7 @@ def build_decoder(
                 residual=config.residual,
             )
             return decoders.RecurrentDecoder(
-                encoders.Embedding(vocab_size, config.dim),
+                encoders.Embedding(vocab_size, config.dim, scaled=True),
                 layers,
                 memory_dim=memory_dim,
                 attention=None if off else build_attention(config, memory_dim or 0),

@@ -1,7 +1,7 @@
 """Decoders: `logits, state = decoder(tokens, state)`, for a whole target or for one column of it.
 
-With a memory they write what it says; without one they are language models. No decoder learns what the
-source was, and none remembers anything between calls: all that goes on is in the state.
+With a memory they write what it says; without one they are language models. No decoder learns what
+the source was, and none remembers anything between calls: all that goes on is in the state.
 """
 
 from abc import ABC, abstractmethod
@@ -52,7 +52,7 @@ class Decoder(nn.Module, ABC):
         state: Any,
         smoothing: float = 0.0,
     ) -> tuple[Loss, Any]:
-        """The loss of `targets` after `tokens`, and the state; logits are never held all at once."""
+        """The loss of `targets` after `tokens`, and the state; logits are never all in memory."""
         hidden, state = self.hidden(tokens, state)
         loss, nll = projected_cross_entropy(
             targets.real(hidden),
@@ -74,8 +74,8 @@ class RecurrentDecoder(Decoder):
 
     Without attention the memory's summary gives the first state (Sutskever et al. 2014) and is read
     again at every step (Cho et al. 2014). With attention the context of step t enters the cell,
-    e = f(s_{t-1}, h_i) and s_t = g(y_{t-1}, s_{t-1}, c_t) (Bahdanau et al. 2015), or only the output
-    (Luong et al. 2015), which lets the whole target run through the layers at once.
+    e = f(s_{t-1}, h_i) and s_t = g(y_{t-1}, s_{t-1}, c_t) (Bahdanau et al. 2015), or only the
+    output (Luong et al. 2015), which lets the whole target run through the layers at once.
     """
 
     def __init__(

@@ -57,7 +57,8 @@ class PerWord(nn.Module):
 
     def forward(self, memory: Memory, words: Int[Tensor, "B S"]) -> Float[Tensor, "B words labels"]:
         """`words` says to which word each position belongs; a position of no word has -1."""
-        return self.output(self.drop(word_means(memory.values, words)))  # type: ignore[no-any-return]
+        means = word_means(memory.values, words)
+        return self.output(self.drop(means))  # type: ignore[no-any-return]
 
 
 def word_means(

@@ -1,4 +1,4 @@
-"""Named sizes that expand into plain settings. `base` and `big` are those of Vaswani et al. 2017."""
+"""Named sizes that expand into plain settings; `base` and `big` are Vaswani et al.'s (2017)."""
 
 from typing import Any
 

@@ -35,7 +35,7 @@ def attend(
 
 
 class Dot(nn.Module):
-    """score(q, k) = q . k; keys of another width are first brought to the query's by a learned map."""
+    """score(q, k) = q . k; a learned map first brings keys of another width to the query's."""
 
     def __init__(self, query_dim: int, key_dim: int):
         super().__init__()
@@ -121,7 +121,8 @@ class Concat(nn.Module):
         self, query: Float[Tensor, "B T D"], keys: Float[Tensor, "B S D"]
     ) -> Float[Tensor, "B T S"]:
         half = F.linear(query, self.both.weight[:, : query.size(-1)])
-        return self.score(torch.tanh(half.unsqueeze(2) + keys.unsqueeze(1))).squeeze(-1)  # type: ignore[no-any-return]
+        mixed = torch.tanh(half.unsqueeze(2) + keys.unsqueeze(1))
+        return self.score(mixed).squeeze(-1)  # type: ignore[no-any-return]
 
 
 Score = Dot | General | Additive | Concat
@@ -213,7 +214,7 @@ class CrossAttention(nn.Module):
 
 
 def additive_mask(keep: Bool[Tensor, "B S"] | None, dtype: torch.dtype) -> Tensor | None:
-    """What to add to scores so that only positions in `keep` count: made once, used by every layer."""
+    """What to add to scores so that only positions in `keep` count: made once for all layers."""
     if keep is None:
         return None
     zeros = torch.zeros(keep.shape, dtype=dtype, device=keep.device)

@@ -1,4 +1,4 @@
-"""Convolution over a sequence: every position sees its neighbours, and more of them in higher layers."""
+"""Convolution over a sequence: every position sees its neighbours, and more in higher layers."""
 
 from math import sqrt
 
@@ -10,7 +10,10 @@ from saccade.nn.dropout import Dropout
 
 
 class GatedConvolution(nn.Module):
-    """x + (A x) * sigmoid(B x), with A, B convolutions     Gehring et al. 2017, arxiv.org/abs/1705.03122"""
+    """x + (A x) * sigmoid(B x), with A, B convolutions.
+
+    Gehring et al. 2017, arxiv.org/abs/1705.03122
+    """
 
     def __init__(self, dim: int, kernel: int, dropout: float = 0.0):
         super().__init__()
@@ -20,7 +23,7 @@ class GatedConvolution(nn.Module):
     def forward(
         self, x: Float[Tensor, "B T D"], keep: Bool[Tensor, "B T"] | None = None
     ) -> Float[Tensor, "B T D"]:
-        """The same length; positions not in `keep` are zeros to their neighbours, as beyond the edge."""
+        """The same length; neighbours see positions not in `keep` as zeros, as beyond the edge."""
         inner = self.drop(x)
         if keep is not None:
             inner = inner * keep.unsqueeze(-1)

@@ -1,8 +1,8 @@
 """Dropout that is cheap on a CPU.
 
-Torch's CPU generator is serial and spends a 32-bit draw on every element. Here one 64-bit draw serves
-eight elements, so the probability is rounded to 1/256 and the scale is exact for the rounded one.
-Elsewhere torch's own kernel runs. Both follow torch's generators.
+Torch's CPU generator is serial and spends a 32-bit draw on every element. Here one 64-bit draw
+serves eight elements, so the probability is rounded to 1/256 and the scale is exact for the rounded
+one. Elsewhere torch's own kernel runs. Both follow torch's generators.
 """
 
 from typing import Any
@@ -36,10 +36,12 @@ def dropout(x: Tensor, p: float, training: bool) -> Tensor:
     if threshold == 0:
         return F.dropout(x, p)  # too rare for a byte
     draws = torch.empty((x.numel() + 7) // 8, dtype=torch.int64).random_(-(2**63), None)
-    # NumPy compares bytes ten times faster than torch does, and torch multiplies by bytes faster than by bools.
+    # NumPy compares bytes ten times faster than torch does, and torch multiplies by bytes faster
+    # than by bools.
     kept = draws.view(torch.uint8)[: x.numel()].numpy() >= threshold
     keep = torch.from_numpy(kept).view(torch.uint8).view(x.shape)
-    return _Drop.apply(x, keep, 256 / (256 - threshold))  # type: ignore[no-any-return,no-untyped-call]
+    scale = 256 / (256 - threshold)
+    return _Drop.apply(x, keep, scale)  # type: ignore[no-any-return,no-untyped-call]
 
 
 class _Drop(torch.autograd.Function):

@@ -1,7 +1,8 @@
 """Cross-entropy of a large output layer, without ever holding all its logits.
 
-Rows are projected, normalised and differentiated in chunks that stay in cache; the gradients are ready
-when the forward pass ends. A loss is a sum and a count: who calls divides by the global count.
+Rows are projected, normalised and differentiated in chunks that stay in cache; the gradients are
+ready when the forward pass ends. A loss is a sum and a count: who calls divides by the global
+count.
 """
 
 from dataclasses import dataclass
@@ -32,12 +33,13 @@ def projected_cross_entropy(
     targets: Int[Tensor, "N"],
     smoothing: float = 0.0,
 ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-    """The sums over rows of the (smoothed) cross-entropy, and of -log p(target), which has no gradient.
+    """Sums over rows of the (smoothed) cross-entropy, and of -log p(target), which has no gradient.
 
     Smoothing spreads its share evenly over the vocabulary, as torch's `label_smoothing` does.
     """
     if torch.is_grad_enabled():
-        loss, nll = _Projected.apply(hidden, weight, bias, targets, smoothing)  # type: ignore[no-untyped-call]
+        inputs = hidden, weight, bias, targets, smoothing
+        loss, nll = _Projected.apply(*inputs)  # type: ignore[no-untyped-call]
         return loss, nll
     return _sums(hidden, weight, bias, targets, smoothing)
 

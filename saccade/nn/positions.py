@@ -11,7 +11,10 @@ from saccade.errors import DataError
 
 @lru_cache(maxsize=32)
 def sinusoids(length: int, dim: int, device: torch.device | None = None) -> Float[Tensor, "n D"]:
-    """sin(n / 10000^(2i/d)) in the even columns, cos in the odd     Vaswani et al. 2017, arxiv.org/abs/1706.03762"""
+    """sin(n / 10000^(2i/d)) in the even columns, cos in the odd.
+
+    Vaswani et al. 2017, arxiv.org/abs/1706.03762
+    """
     angle = _angles(length, dim, device)  # (n, D/2)
     return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1)
 
@@ -55,7 +58,10 @@ class Unmarked(nn.Module):
 
 
 def rotate(x: Float[Tensor, "B H T K"], offset: int) -> Float[Tensor, "B H T K"]:
-    """`x` with each pair of columns turned by its position's angle     Su et al. 2021, arxiv.org/abs/2104.09864"""
+    """`x` with each pair of columns turned by its position's angle.
+
+    Su et al. 2021, arxiv.org/abs/2104.09864
+    """
     end = offset + x.size(-2)
     cos, sin = _turns(_rounded(end), x.size(-1), x.device)
     cos, sin = cos[offset:end].to(x.dtype), sin[offset:end].to(x.dtype)  # (T, K/2)

@@ -1,7 +1,7 @@
 """Recurrent networks: Elman, GRU and LSTM layers, deep and in both directions.
 
-The kernels are torch's; here they are stacked, with dropout and residuals between the layers, and their
-states are batch-first, so that a search can repeat and reorder them like any other.
+The kernels are torch's; here they are stacked, with dropout and residuals between the layers, and
+their states are batch-first, so that a search can repeat and reorder them like any other.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ def build_layer(cell: Cell, input_dim: int, dim: int, bidirectional: bool = Fals
 
 
 class Recurrent(nn.Module):
-    """A stack of recurrent layers: (B, T, input_dim) -> (B, T, dim), and every layer's last state."""
+    """Stacked recurrent layers: (B, T, input_dim) -> (B, T, dim), and every layer's last state."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """State is a value: a frozen tree of batch-first tensors that a decoder takes and returns.
 
-A tree is a tensor, None, or a (named) tuple of trees. What belongs to the source, and is therefore the
-same for every hypothesis about it, is marked `Fixed`: repeated once when a search begins, never
+A tree is a tensor, None, or a (named) tuple of trees. What belongs to the source, and is therefore
+the same for every hypothesis about it, is marked `Fixed`: repeated once when a search begins, never
 reordered after that.
 """
 
@@ -22,7 +22,7 @@ class Fixed:
 
 
 def map_state(function: Callable[[Tensor], Tensor], state: Any, *, fixed: bool = True) -> Any:
-    """The state with every tensor replaced by `function` of it; with `fixed=False` all but the fixed."""
+    """The state with `function` applied to every tensor; with `fixed=False` all but the fixed."""
     match state:
         case Tensor():
             return function(state)

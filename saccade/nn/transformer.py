@@ -1,6 +1,7 @@
 """The Transformer's blocks: attention, then a feed-forward network, each in a residual.
 
-Vaswani et al. 2017, arxiv.org/abs/1706.03762; pre-norm as in Xiong et al. 2020, arxiv.org/abs/2002.04745.
+Vaswani et al. 2017, arxiv.org/abs/1706.03762; pre-norm as in Xiong et al. 2020,
+arxiv.org/abs/2002.04745.
 """
 
 from typing import Literal

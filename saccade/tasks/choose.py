@@ -1,7 +1,7 @@
 """From what a user said, and what the data looks like, to a whole configuration.
 
-What the user says is kept; what is left open is chosen here, by the task and the size of the data, and
-written into the run, so that every choice can be read there and changed.
+What the user says is kept; what is left open is chosen here, by the task and the size of the data,
+and written into the run, so that every choice can be read there and changed.
 """
 
 import copy
@@ -110,7 +110,7 @@ def understand(raw: dict[str, Any], where: str) -> tuple[str, Data]:
 
 
 def _looked_at(raw: dict[str, Any], where: str) -> tuple[Shape, dict[str, Any]]:
-    """The shape of the training file, and the settings with the task and the columns it suggests."""
+    """The shape of the training file, and the settings with the task and columns it suggests."""
     raw = copy.deepcopy({key: value for key, value in raw.items() if key != "size"})
     for table in ("task", "data", "train", "encoder", "decoder", "head"):
         if not isinstance(raw.get(table, {}), dict):
@@ -302,7 +302,7 @@ def _language(seen: Survey) -> dict[str, Any]:
     }
 
 
-def _length(n: int, most: int = 200, scale: float = 5600.0) -> dict[str, Any]:
+def _length(n: int, most: int = 100, scale: float = 5600.0) -> dict[str, Any]:
     """How many epochs: many passes over few lines, few over many."""
     return {"epochs": int(min(most, max(2, round(scale / sqrt(max(n, 1))))))}
 
@@ -350,7 +350,7 @@ def _outline(kind: str) -> dict[str, Any]:
 
 
 def _merge(given: dict[str, Any], default: dict[str, Any]) -> dict[str, Any]:
-    """`given`, with what it leaves open from `default`; a table of another kind is left as it is."""
+    """`given`, with what it leaves open from `default`; a table of another kind stays as it is."""
     merged = dict(given)
     for key, value in default.items():
         if key not in merged:

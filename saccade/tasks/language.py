@@ -117,7 +117,7 @@ class LanguageModel(Task):
         return nll, count
 
     def _windows(self, network: Generator, ids: Array) -> tuple[float, int]:
-        """Windows that overlap by half: each token is predicted once, after at least half a window."""
+        """Windows overlap by half: each token is predicted once, after at least half a window."""
         device, half = device_of(network), max(1, self.context // 2)
         starts = list(range(0, max(len(ids) - 1 - half, 1), half))
         nll, count = 0.0, 0

@@ -91,7 +91,8 @@ def prepare(config: c.Config, folder: Path) -> Prepared:
     corpus = open_corpus(data, "train")
     if not len(corpus):
         raise DataError(
-            f"{config.data.train[0]}: every example is longer than data.max_len ({config.data.max_len})"
+            f"{config.data.train[0]}: "
+            f"every example is longer than data.max_len ({config.data.max_len})"
         )
     return Prepared(
         task, corpus, open_corpus(data, "dev"), load_examples(data / "dev.jsonl"), skipped
@@ -135,7 +136,8 @@ def chunked(task: Task, rows: list[Example]) -> Iterator[Columns]:
 def split(config: c.Config) -> tuple[Callable[[], Iterator[Example]], list[Example]]:
     """The training examples, to be read as often as wanted, and the dev examples.
 
-    Without a dev file a share is cut off: by source, so that no source is in both; of plain text the end.
+    Without a dev file a share is cut off: by source, so that no source is in both; of plain text
+    the end.
     """
     data, kind = config.data, config.task.kind
 
@@ -164,7 +166,10 @@ def split(config: c.Config) -> tuple[Callable[[], Iterator[Example]], list[Examp
 
 
 def _known(dev: list[Example], train: Iterator[Example]) -> list[Example]:
-    """Of a dev set cut off by us, the examples whose labels training has: the cut is ours, not a mistake."""
+    """Of a dev set cut off by us, the examples whose labels training has.
+
+    The cut is ours, not a mistake.
+    """
     labels: set[str] = set()
     for row in train:
         labels.update([row.target] if isinstance(row.target, str) else row.target or ())

@@ -1,6 +1,7 @@
 """What every task does: text to ids, a network, a loss, predictions, scores and metrics.
 
-The tasks stand side by side in this room; training, the command line and the server know only this page.
+The tasks stand side by side in this room; training, the command line and the server know only this
+page.
 """
 
 import sys
@@ -90,7 +91,7 @@ class Task(ABC):
         """The loss of a batch, and what to carry to the next; `progress` goes from 0 to 1."""
 
     def carry(self, network: Any, rows: int) -> Any:
-        """The form of what `loss` carries from batch to batch, for so many rows; most carry nothing."""
+        """The form of what `loss` carries from batch to batch, for so many rows; None for most."""
         return None
 
     @abstractmethod
@@ -122,9 +123,9 @@ def in_batches(
     *,
     equal: bool = False,
 ) -> list[Result]:
-    """`work` done on batches of like lengths within a budget of tokens; results in the items' order.
+    """The results of `work` in the items' order, done in batches of like lengths within a budget.
 
-    With `equal` all lengths in a batch are the same.
+    The budget is in tokens. With `equal` all lengths in a batch are the same.
     """
     results: dict[int, Result] = {}
     order = sorted(range(len(items)), key=lambda i: lengths[i])
@@ -158,7 +159,7 @@ def drop_words(tokens: Tensor, share: float, first_word: int = UNK + 4) -> Tenso
 
 
 def shifted(target: Padded) -> tuple[Tensor, Padded]:
-    """Teacher forcing's two views of a target: what the decoder reads, and what it should say next."""
+    """Teacher forcing's views of a target: what the decoder reads, and what it should say next."""
     said = Padded(target.values[:, 1:], (target.lengths - 1).clamp(min=0))
     return target.values[:, :-1], said
 

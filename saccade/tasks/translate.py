@@ -1,4 +1,4 @@
-"""Translate: text to text, whatever the two are. Letters to phones, German to English, wrong to right."""
+"""Translate: text to text of any kind. Letters to phones, German to English, wrong to right."""
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -190,7 +190,7 @@ class Translate(Task):
 
 
 def encode_sources(tokenizer: Tokenizer, sources: Sequence[Source]) -> list[list[int]]:
-    """Each source as ids and an end mark; several columns are laid end to end with a mark between."""
+    """Each source as ids and an end mark; columns are laid end to end with a mark between them."""
     columns = max((len(source) for source in sources), default=1)
     encoded = [
         tokenizer.encode([source[i] if i < len(source) else "" for source in sources])
@@ -207,7 +207,8 @@ def encode_sources(tokenizer: Tokenizer, sources: Sequence[Source]) -> list[list
 def own_guesses(network: Generator, source: Padded, tokens: Tensor, share: float) -> Tensor:
     """Scheduled sampling: a share of what the decoder reads replaced by what it would have said.
 
-    Bengio et al. 2015, arxiv.org/abs/1506.03099: step by step, each guess after the guesses before it.
+    Bengio et al. 2015, arxiv.org/abs/1506.03099: step by step, each guess after the guesses before
+    it.
     """
     if share == 0.0:
         return tokens

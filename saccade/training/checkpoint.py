@@ -1,4 +1,4 @@
-"""Weights and training states on disk: written aside, fsynced, hashed, renamed. No pickle anywhere."""
+"""Weights and training states on disk: written aside, fsynced, hashed, renamed; never pickled."""
 
 import hashlib
 import json
@@ -42,7 +42,8 @@ def load_weights(path: Path, network: nn.Module) -> None:
             version = (file.metadata() or {}).get("format", "")
         if version.isdigit() and int(version) > FORMAT:
             raise CheckpointError(
-                f"{path}: is of format {version}; this version reads up to {FORMAT}: upgrade saccade"
+                f"{path}: is of format {version}; "
+                f"this version reads up to {FORMAT}: upgrade saccade"
             )
     copy_weights(read_tensors(path), network, path)
 

@@ -1,7 +1,7 @@
 """The loop: a generator of events. It reports; others decide what to show.
 
-What a step does is a function of (seed, step): the generator is seeded anew at every step, and batch i of
-epoch e is found by its number, so that resuming is never having stopped.
+What a step does is a function of (seed, step): the generator is seeded anew at every step, and
+batch i of epoch e is found by its number, so that resuming is never having stopped.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -58,10 +58,10 @@ class Trainer:
         self.at = Position()
         self.carry: Any = None
 
-    # --- one step -----------------------------------------------------------------------------------
+    # --- one step ---------------------------------------------------------------------------------
 
     def step(self, batches: list[Any], progress: float) -> tuple[Tensor, int, Tensor, float]:
-        """One update from the summed gradients of some batches: (nll, tokens, gradient norm, rate)."""
+        """One update from some batches' summed gradients: (nll, tokens, gradient norm, rate)."""
         at = self.at
         seed_all(self.task.config.seed * 1_000_003 + at.step, self.device)
         if not self.network.training:
@@ -89,7 +89,7 @@ class Trainer:
             self.average.update(self.network, at.step)
         return nll, count, norm, rate
 
-    # --- evaluation -----------------------------------------------------------------------------------
+    # --- evaluation -------------------------------------------------------------------------------
 
     def evaluate(self, corpus: Corpus, pairs: Sequence[Pair], quick: bool) -> dict[str, float]:
         """The metrics of the weights that would predict: the moving average's, if there is one."""
@@ -123,7 +123,7 @@ class Trainer:
             at.plateau *= 0.5
         return False
 
-    # --- disk -----------------------------------------------------------------------------------------
+    # --- disk -------------------------------------------------------------------------------------
 
     def save(self) -> Path:
         """Write a checkpoint from which `restore` goes on as if nothing had happened."""
@@ -184,7 +184,7 @@ def train(
     pairs: Sequence[Pair],
     stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[Event]:
-    """Train until a limit, reporting on the way; the best weights end in the run's model.safetensors."""
+    """Train to a limit, reporting on the way; the run's model.safetensors gets the best weights."""
     task, config, at = trainer.task, trainer.config, trainer.at
     quick = pairs[: config.evaluate_max]
     began = perf_counter() - at.seconds
@@ -255,7 +255,7 @@ def train(
 
 
 def finish(trainer: Trainer) -> None:
-    """Leave in the run, and in the network, the weights that predict: the best, or a mean of several."""
+    """Leave in the run and the network the weights that predict: the best, or a mean of several."""
     config, folder, model = trainer.config, trainer.folder, trainer.folder / "model.safetensors"
     if config.average_checkpoints > 1:
         paths = disk.checkpoints(folder / "checkpoints")

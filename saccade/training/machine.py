@@ -74,8 +74,8 @@ def autocast(device: torch.device, dtype: torch.dtype) -> AbstractContextManager
 def seed_all(seed: int, device: torch.device) -> None:
     """Seed the generators that a step on this device draws from.
 
-    `torch.manual_seed` also queues a call for every CUDA device that may come, with a stack trace each:
-    at every step that is slow, and grows for ever.
+    `torch.manual_seed` also queues a call for every CUDA device that may come, with a stack trace
+    each: at every step that is slow, and grows for ever.
     """
     if device.type == "cpu":
         torch.default_generator.manual_seed(seed)

@@ -27,7 +27,7 @@ def build_optimizer(network: nn.Module, train: Train) -> torch.optim.Optimizer:
 
 
 def rate_at(train: Train, step: int, progress: float, plateau: float) -> float:
-    """The learning rate of step 1, 2, ...; `progress` towards the end fits the schedule to any limit.
+    """The learning rate of step 1, 2, ...; `progress` towards the end fits it to any limit.
 
     The warm-up never takes more than a tenth of the run. `plateau` is the factor that evaluations
     without progress have left.
@@ -45,7 +45,7 @@ def rate_at(train: Train, step: int, progress: float, plateau: float) -> float:
 
 
 def scale_gradients(parameters: Iterable[Tensor], count: float, clip: float) -> Tensor:
-    """Divide summed gradients by `count`, clip them to a norm, and return the norm before clipping."""
+    """Divide summed gradients by `count`, clip them to a norm; return the norm before clipping."""
     gradients = [p.grad for p in parameters if p.grad is not None]
     norm = torch.nn.utils.get_total_norm(gradients) / count
     factor = torch.clamp(clip / (norm + 1e-6), max=1.0) if clip else torch.ones_like(norm)

@@ -1,4 +1,8 @@
-"""Readers of events: a bar on a terminal, plain lines elsewhere, metrics.jsonl always, TensorBoard if installed."""
+"""Readers of events: a bar or plain lines, metrics.jsonl, and TensorBoard.
+
+The bar is for a terminal, the lines for elsewhere; metrics.jsonl is always written, TensorBoard's
+files if it is installed.
+"""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -59,8 +63,9 @@ def sentence(event: Event) -> str | None:
             dropped = f", {event.left_out:,} too long and left out" if event.left_out else ""
             start = f", from step {event.start:,}" if event.start else ""
             return (
-                f"{event.train_examples:,} examples to learn from, {event.dev_examples:,} to measure on"
-                f"{dropped}; {event.parameters:,} parameters on {event.device}{start}"
+                f"{event.train_examples:,} examples to learn from, "
+                f"{event.dev_examples:,} to measure on{dropped}; "
+                f"{event.parameters:,} parameters on {event.device}{start}"
             )
         case Evaluated():
             scores = "  ".join(f"{name} {value:.4g}" for name, value in event.scores.items())

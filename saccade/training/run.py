@@ -51,7 +51,7 @@ class Run:
     def predict(
         self, inputs: Iterable[str | Sequence[str]], width: int | None = None, nbest: int = 1
     ) -> list[Prediction]:
-        """A prediction for each input, in order; a text, or a tuple of texts where there are columns."""
+        """A prediction for each input, in order; an input is a text, or a tuple of columns."""
         return list(self.stream(inputs, width, nbest))
 
     def stream(
@@ -150,7 +150,8 @@ def train(
 ) -> Run:
     """Train on raw files (or as a configuration file says) and return the finished run.
 
-    `settings` are keys of the configuration, as in {"train.minutes": 3, "encoder.kind": "transformer"}.
+    `settings` are keys of the configuration, as in
+    {"train.minutes": 3, "encoder.kind": "transformer"}.
     """
     raw, where = gather(data, task=task, dev=dev)
     for key, value in (settings or {}).items():
@@ -168,7 +169,7 @@ def gather(
     task: str | None = None,
     dev: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
 ) -> tuple[dict[str, Any], str]:
-    """The settings that data files or a configuration file give, and what to call them in messages."""
+    """The settings that data files or a configuration file give, and their name in messages."""
     paths = _paths(data)
     if len(paths) == 1 and paths[0].endswith(".toml"):
         raw, where = read_toml(paths[0]), paths[0]

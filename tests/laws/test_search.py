@@ -68,7 +68,8 @@ def test_a_batch_is_searched_as_its_rows_are(decoder: str, width: int) -> None:
 def test_a_wide_enough_beam_is_exhaustive(decoder: str, alpha: float) -> None:
     letters, limit = [5, 6, 7], 3
     step, state, first = start(decoder, (4,))
-    step = ban(step, [i for i in range(VOCAB) if i not in (*letters, END)])  # type: ignore[arg-type]
+    banned = [i for i in range(VOCAB) if i not in (*letters, END)]
+    step = ban(step, banned)  # type: ignore[arg-type]
     every = []
     for n in range(limit + 1):
         for text in product(letters, repeat=n):

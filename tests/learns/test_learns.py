@@ -63,7 +63,7 @@ def test_every_architecture_learns_copy_reverse_and_first(name: str, tmp_path: P
     train, dev = tmp_path / "train.tsv", tmp_path / "dev.tsv"
     rows = [f"{mark}{w}\t{rule(w)}\n" for w in words(1000, seed=1) for mark, rule in TASKS.items()]
     train.write_text("".join(rows), encoding="utf-8")
-    held_out = list(dict.fromkeys(words(150, seed=2)))
+    held_out = list(dict.fromkeys(words(700, seed=2)))
     marked = [(f"{mark}{w}", rule(w)) for mark, rule in TASKS.items() for w in held_out]
     dev.write_text("".join(f"{source}\t{target}\n" for source, target in marked), encoding="utf-8")
     run = saccade.train(

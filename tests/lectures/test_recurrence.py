@@ -8,7 +8,10 @@ from saccade.nn.recurrent import Recurrent, build_layer, run_layer
 
 
 def test_one_step_of_a_recurrent_network_is_the_decks_example() -> None:
-    """U = [[1,0],[0,1],[-1,0]], V = [[0,1,0],[0,0,1],[1,0,0]], W = [1,0,-1], ReLU: h' = [1,0,0], o = 1."""
+    """With ReLU, h' = [1,0,0] and o = 1.
+
+    U = [[1,0],[0,1],[-1,0]], V = [[0,1,0],[0,0,1],[1,0,0]], W = [1,0,-1].
+    """
     layer = build_layer("elman_relu", 2, 3)
     with torch.no_grad():
         layer.weight_ih_l0.copy_(torch.tensor([[1.0, 0], [0, 1], [-1, 0]]))  # U
@@ -129,4 +132,5 @@ def test_both_directions_see_the_whole_sequence() -> None:
     x.grad = None
     outputs, _ = one(x)
     outputs[0, 2].sum().backward()
-    assert (x.grad[0].abs().sum(-1) > 0).tolist() == [True, True, True, False, False]  # type: ignore[index]
+    seen = (x.grad[0].abs().sum(-1) > 0).tolist()  # type: ignore[index]
+    assert seen == [True, True, True, False, False]

@@ -1,4 +1,4 @@
-"""Dropout: the right share, the right mean, the same gradient, the same numbers for the same seed."""
+"""Dropout: the right share and mean, the same gradient, the same numbers for the same seed."""
 
 import pytest
 import torch

@@ -86,7 +86,8 @@ def test_our_encoder_block_is_torchs(norm_first: bool, activation: str) -> None:
             8, 2, 16, activation=activation, norm_first=norm_first, batch_first=True
         )
     )
-    ours = Block(8, 2, 16, norm_first=norm_first, activation=activation).eval()  # type: ignore[arg-type]
+    ours = Block(8, 2, 16, norm_first=norm_first, activation=activation)  # type: ignore[arg-type]
+    ours.eval()
     copy_block(theirs, ours, 2)
     x, keep = torch.randn(2, 5, 8), torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
     expected = theirs(x, src_key_padding_mask=~keep)

@@ -41,19 +41,6 @@ def round_trip(tokenizer: Tokenizer, text: str) -> str:
     return tokenizer.decode(tokenizer.encode([text]))[0]
 
 
-# --- the course -----------------------------------------------------------------------------------
-
-
-def test_bpe_joins_the_pairs_of_the_course_in_their_order() -> None:
-    corpus = ["low"] * 5 + ["lower"] * 2 + ["newest"] * 6 + ["widest"] * 3
-    letters = len(SPECIALS) + len(set("lowernewestwidest "))
-    bpe = trained("bpe", corpus, size=letters + 5)
-    assert bpe.tokens(range(letters, len(bpe))) == ["es", "t</w>", "est</w>", "lo", "low"]
-    for size in (letters + 5, 8000):  # the later merges do not spoil it
-        bpe = trained("bpe", corpus, size=size)
-        assert bpe.tokens(bpe.encode(["lowest"])[0]) == ["low", "est</w>"]
-
-
 # --- there and back -------------------------------------------------------------------------------
 
 

@@ -120,7 +120,7 @@ def test_resuming_is_never_having_stopped(name: str, tmp_path: Path) -> None:
 
 
 def test_accumulated_batches_are_one_big_batch(tmp_path: Path) -> None:
-    """Two halves of different sizes give the gradient of the whole: sums, divided by the global count."""
+    """Two halves of unequal sizes give the whole's gradient: sums, divided by the global count."""
     from saccade.data.batches import collate
     from saccade.tasks.prepare import prepare
     from saccade.training.loop import Trainer

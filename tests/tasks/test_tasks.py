@@ -1,0 +1,232 @@
+"""What every task must hold: a batch is its rows, a score is a sum, order is kept."""
+
+from math import exp
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from saccade.config import parse
+from saccade.data.batches import load_examples
+from saccade.errors import DataError
+from saccade.models.build import Network
+from saccade.tasks.choose import complete
+from saccade.tasks.prepare import in_memory, prepare
+from saccade.tasks.task import Task, drop_words, in_batches
+from saccade.tasks.translate import encode_sources, own_guesses
+from saccade.text.vocab import EOS, SEP, UNK
+from saccade.training.run import gather
+from tests.architectures import DECODERS, ENCODERS
+from tests.training.test_training import corpus
+
+TASKS = ("translate", "classify", "tag", "model")
+SOURCES = {
+    "translate": [("abc",), ("d",), ("abcdab",), ("ab",), ("cc",)],
+    "classify": [("abc x1",), ("d",), ("abcd ab",), ("a b c",), ("cc",)],
+    "tag": [("a", "b"), ("d",), ("a", "b", "c", "d"), ("c", "c"), ("b", "a", "d")],
+    "model": [("abc d",), ("d",), ("abcd",), ("a",), ("cc ab",)],
+}
+
+
+def small_task(
+    kind: str, folder: Path, encoder: str = "lstm", decoder: str | None = None, **more: Any
+) -> tuple[Task, Network]:
+    """A task with vocabularies from a small file, and a network with random weights."""
+    raw, where = gather(corpus(folder, kind), task=kind)
+    raw["data"]["max_len"] = 40
+    if kind != "model":
+        raw["encoder"] = ENCODERS[encoder]
+    if kind in ("translate", "model"):
+        raw["decoder"] = DECODERS[decoder or ("gru_off" if kind == "model" else "transformer")]
+    raw |= more
+    config, _ = complete(raw, where)
+    task = prepare(config, folder).task
+    network = task.build().eval()
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    return task, network
+
+
+@pytest.mark.parametrize("kind", TASKS)
+def test_predictions_are_the_same_one_by_one(kind: str, tmp_path: Path) -> None:
+    task, network = small_task(kind, tmp_path)
+    together = task.predict(network, SOURCES[kind])
+    for source, found in zip(SOURCES[kind], together, strict=True):
+        alone = task.predict(network, [source])[0]
+        assert alone.text == found.text
+        assert alone.score == pytest.approx(found.score, abs=1e-4)
+
+
+@pytest.mark.parametrize("kind", TASKS)
+def test_scores_are_the_same_one_by_one_and_agree_with_the_loss(kind: str, tmp_path: Path) -> None:
+    task, network = small_task(kind, tmp_path)
+    pairs = load_examples(tmp_path / "data" / "dev.jsonl")[:6]
+    together = task.score(network, pairs)
+    for pair, (log_p, count) in zip(pairs, together, strict=True):
+        alone, tokens = task.score(network, [pair])[0]
+        assert (alone, tokens) == (pytest.approx(log_p, abs=1e-4), count)
+    if kind == "model":
+        return  # there the loss is of a stream, not of lines
+    from saccade.data.lines import Example
+
+    rows = [Example(source, target) for source, target in pairs]
+    found = task.evaluate(network, in_memory(task, rows), pairs, quick=True)
+    total, tokens = sum(s for s, _ in together), sum(n for _, n in together)
+    assert found["loss"] == pytest.approx(-total / tokens, abs=1e-4)
+
+
+@pytest.mark.parametrize("decoder", ["gru_off", "transformer", "transformer_rotary"])
+def test_the_perplexity_of_a_text_is_that_of_its_tokens(decoder: str, tmp_path: Path) -> None:
+    """One stream of one short line: the evaluation is scoring's sum, less the first token."""
+    from saccade.data.lines import Example
+
+    task, network = small_task("model", tmp_path, decoder=decoder)
+    line = "ab cd abc"
+    corpus_of_one = in_memory(task, [Example((line,), None)])
+    found = task.evaluate(network, corpus_of_one, [((line,), None)], quick=False)
+    ids = corpus_of_one.target.ids.tolist()
+    assert ids[-1] == EOS
+    with torch.inference_mode():
+        decoder_ = network.decoder  # type: ignore[union-attr]
+        logits, _ = decoder_(torch.tensor([ids[:-1]]), decoder_.start(None, 1))
+        log_probs = logits.log_softmax(-1)[0]
+    expected = -sum(float(log_probs[t, token]) for t, token in enumerate(ids[1:]))
+    assert found["loss"] == pytest.approx(expected / (len(ids) - 1), rel=1e-4)
+    assert found["perplexity"] == pytest.approx(exp(expected / (len(ids) - 1)), rel=1e-4)
+
+
+def test_windows_predict_every_token_once(tmp_path: Path) -> None:
+    task, network = small_task(
+        "model", tmp_path, decoder="transformer", task={"kind": "model", "context": 8}
+    )
+    import numpy as np
+
+    for length in (2, 5, 8, 9, 12, 13, 17, 40):
+        ids = np.arange(5, 5 + length) % 4 + 5
+        with torch.inference_mode():
+            _, count = task._windows(network, ids)  # type: ignore[attr-defined]
+        assert count == length - 1
+
+
+def test_several_columns_are_laid_end_to_end(tmp_path: Path) -> None:
+    task, _ = small_task("translate", tmp_path)
+    (row,) = encode_sources(task.source, [("ab", "c")])  # type: ignore[attr-defined]
+    (first,) = task.source.encode(["ab"])  # type: ignore[attr-defined]
+    (second,) = task.source.encode(["c"])  # type: ignore[attr-defined]
+    assert row == [*first, SEP, *second, EOS]
+
+
+def test_two_text_columns_classify(tmp_path: Path) -> None:
+    rows = [f"{a}\t{b}\t{'same' if a == b else 'other'}" for a in "abcdef" for b in "abcdef"] * 4
+    (tmp_path / "pairs.tsv").write_text("\n".join(rows) + "\n")
+    raw, where = gather(tmp_path / "pairs.tsv", task="classify")
+    config, _ = complete(raw, where)
+    assert config.data.source == (1, 2)
+    assert config.data.target == 3
+
+
+def test_a_source_with_several_targets_may_be_given_any(tmp_path: Path) -> None:
+    task, network = small_task("translate", tmp_path)
+    from saccade.data.lines import Example
+
+    said = task.predict(network, [("abc",)], width=1)[0].text or "a"
+    rows = [Example(("abc",), "dd"), Example(("abc",), said)]
+    pairs = [(row.source, row.target) for row in rows]
+    found = task.evaluate(network, in_memory(task, rows), pairs, quick=True)
+    assert found["sequence_error"] == 0.0
+
+
+def test_dropped_words_are_never_special() -> None:
+    tokens = torch.arange(20).repeat(200, 1)
+    dropped = drop_words(tokens, 0.5)
+    assert torch.equal(dropped[:, :5], tokens[:, :5])
+    assert 0.4 < float((dropped[:, 5:] == UNK).float().mean()) < 0.6
+    assert drop_words(tokens, 0.0) is tokens
+
+
+def test_scheduled_sampling_replaces_a_share_by_guesses(tmp_path: Path) -> None:
+    _, network = small_task("translate", tmp_path)
+    from saccade.nn.padded import pad
+
+    source = pad([[5, 6, EOS]] * 50)
+    tokens = torch.tensor([[2, 5, 6, 7, 5]] * 50)
+    assert own_guesses(network, source, tokens, 0.0) is tokens  # type: ignore[arg-type]
+    mixed = own_guesses(network, source, tokens, 1.0 - 1e-9)  # type: ignore[arg-type]
+    assert torch.equal(mixed[:, 0], tokens[:, 0])
+    with torch.inference_mode():
+        decoder = network.decoder  # type: ignore[union-attr]
+        state = decoder.start(network.encode(source), 50)  # type: ignore[union-attr,operator]
+        logits, _ = decoder(tokens[:, :1], state)
+    assert torch.equal(mixed[:, 1], logits[:, 0].argmax(-1))
+
+
+def test_batches_keep_the_order_and_the_budget() -> None:
+    items = [f"{i}" for i in range(50)]
+    lengths = [1 + i * 7 % 13 for i in range(50)]
+    seen = []
+
+    def work(some: list[str]) -> list[str]:
+        seen.append(len(some) * max(lengths[int(s)] for s in some))
+        return [s + "!" for s in some]
+
+    assert in_batches(items, lengths, 40, work) == [s + "!" for s in items]
+    assert max(seen) <= 40
+    assert in_batches([], [], 40, work) == []
+
+
+@pytest.mark.parametrize("lines", [1, 2, 3, 10])
+def test_very_few_examples_are_split_or_refused_in_words(lines: int, tmp_path: Path) -> None:
+    path = tmp_path / "few.tsv"
+    path.write_text("".join(f"a{i}\tb{i}\n" for i in range(lines)))
+    raw, where = gather(path, task="translate")
+    config, _ = complete(raw, where)
+    if lines == 1:
+        with pytest.raises(DataError, match="too few"):
+            prepare(config, tmp_path)
+        return
+    ready = prepare(config, tmp_path)
+    assert len(ready.dev) >= 1
+    assert len(ready.train) >= 1
+    assert len(ready.dev) + len(ready.train) == lines
+
+
+def test_examples_longer_than_the_limit_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "long.tsv"
+    path.write_text("".join(f"{'a' * (i + 1)}\tb{i}\n" for i in range(30)))
+    raw, where = gather(path, task="translate")
+    raw["data"]["max_len"] = 12
+    config, _ = complete(raw, where)
+    ready = prepare(config, tmp_path)
+    assert ready.left_out > 0
+    assert ready.left_out + len(ready.train) + len(ready.dev) == 30
+    raw["data"]["max_len"] = 1
+    with pytest.raises(DataError, match=r"longer than data\.max_len"):
+        prepare(complete(raw, where)[0], tmp_path)
+
+
+def test_no_source_is_in_both_sets(tmp_path: Path) -> None:
+    path = tmp_path / "twice.tsv"
+    path.write_text("".join(f"w{i % 40}\tt{i}\n" for i in range(200)))
+    raw, where = gather(path, task="translate")
+    ready = prepare(complete(raw, where)[0], tmp_path)
+    assert ready.train.source is not None
+    assert ready.dev.source is not None
+    train = {tuple(ready.train.source[i]) for i in range(len(ready.train))}
+    dev = {tuple(ready.dev.source[i]) for i in range(len(ready.dev))}
+    assert train
+    assert dev
+    assert not train & dev
+
+
+def test_a_joint_vocabulary_is_one_table(tmp_path: Path) -> None:
+    path = tmp_path / "text.tsv"
+    path.write_text("".join(f"the cat {i} sat\tthe cat sat {i}\n" for i in range(60)))
+    raw, where = gather(path, task="translate")
+    config, _ = complete(raw, where)
+    assert config.task.joint  # type: ignore[union-attr]
+    network: Any = prepare(config, tmp_path).task.build()
+    assert network.encoder.embedding.weight is network.decoder.embedding.weight
+    assert network.decoder.output.weight is network.decoder.embedding.weight
+    assert parse(config.model_dump(exclude_none=True), "x") == config
