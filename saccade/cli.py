@@ -28,6 +28,16 @@ app = typer.Typer(
 SHOWN = 100  # defects printed; a program that wants all asks for --json
 
 Data = Annotated[list[str], typer.Argument(help="A file, or two that are aligned line by line.")]
+DataOrConfig = Annotated[
+    list[str],
+    typer.Argument(help="A data file (or two, aligned line by line), or a configuration.toml."),
+]
+TaskName = Annotated[
+    str | None, typer.Option(help="model, classify, tag or translate; else by the file's shape.")
+]
+DevFiles = Annotated[
+    list[str] | None, typer.Option(help="A file to measure on (twice for two files).")
+]
 RunFolder = Annotated[Path, typer.Argument(help="A run's directory.", metavar="RUN")]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", help="A setting, as in --set train.minutes=3.")
@@ -37,29 +47,17 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 @app.command()
 def train(
-    data: Annotated[
-        list[str],
-        typer.Argument(help="A data file (or two, aligned line by line), or a configuration.toml."),
-    ],
-    task: Annotated[
-        str | None,
-        typer.Option(help="model, classify, tag or translate; else by the file's shape."),
-    ] = None,
-    dev: Annotated[
-        list[str] | None, typer.Option(help="A file to measure on (twice for two files).")
-    ] = None,
+    data: DataOrConfig,
+    task: TaskName = None,
+    dev: DevFiles = None,
     out: Annotated[Path | None, typer.Option(help="The run's directory.")] = None,
     settings: Settings = None,
 ) -> None:
     """Train a model from a raw file, with no configuration at all or with any."""
-    from saccade.config import assign_text
     from saccade.tasks.choose import complete
-    from saccade.training.run import gather, new_folder, start
+    from saccade.training.run import new_folder, start
 
-    raw, where = gather(data, task=task, dev=dev)
-    for setting in settings or []:
-        assign_text(raw, setting)
-    config, reason = complete(raw, where)
+    config, reason = complete(*_gathered(data, task, dev, settings))
     folder = new_folder(config, out)
     say(f"{config.data.train[0]}: {reason}; all settings are in {folder / 'config.toml'}")
     stop = Stop()
@@ -141,25 +139,17 @@ def score(run: RunFolder, data: Data, as_json: AsJson = False) -> None:
 
 @app.command()
 def check(
-    data: Annotated[
-        list[str],
-        typer.Argument(help="A data file (or two, aligned line by line), or a configuration.toml."),
-    ],
-    task: Annotated[str | None, typer.Option(help="model, classify, tag or translate.")] = None,
-    dev: Annotated[list[str] | None, typer.Option(help="The dev file (twice for two).")] = None,
+    data: DataOrConfig,
+    task: TaskName = None,
+    dev: DevFiles = None,
     settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
     """What is wrong with the data, with file and line; exit 1 if anything is."""
-    from saccade.config import assign_text
     from saccade.data.check import check as defects_of
     from saccade.tasks.choose import understand
-    from saccade.training.run import gather
 
-    raw, where = gather(data, task=task, dev=dev)
-    for setting in settings or []:
-        assign_text(raw, setting)
-    kind, config = understand(raw, where)
+    kind, config = understand(*_gathered(data, task, dev, settings))
     found = 0
     for defect in defects_of(config, kind):
         found += 1
@@ -192,6 +182,19 @@ class Stop:
 
     def __call__(self) -> bool:
         return self.asked
+
+
+def _gathered(
+    data: list[str], task: str | None, dev: list[str] | None, settings: list[str] | None
+) -> tuple[dict[str, Any], str]:
+    """What the user said on the command line or in a file, and what to call it in messages."""
+    from saccade.config import assign_text
+    from saccade.training.run import gather
+
+    raw, where = gather(data, task=task, dev=dev)
+    for setting in settings or []:
+        assign_text(raw, setting)
+    return raw, where
 
 
 def _follow(events: Any, folder: Path, kind: str) -> None:

@@ -11,7 +11,8 @@ from saccade.errors import ConfigError
 from saccade.models.build import Generator
 from saccade.nn.padded import pad
 from saccade.nn.watch import over_time, watch
-from saccade.tasks.task import Source, device_of, shifted
+from saccade.tasks.generate import shifted
+from saccade.tasks.task import Source, device_of
 from saccade.tasks.translate import Translate
 
 SHADES = " ·░▒▓█"

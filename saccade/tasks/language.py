@@ -14,12 +14,12 @@ import torch
 from saccade.config import Config, RecurrentDecoder
 from saccade.config import LanguageModel as Settings
 from saccade.data.batches import Array, Batch, Corpus, Stream
-from saccade.decoding.search import Hypothesis, beam_search, greedy
-from saccade.decoding.steps import ban, stepper
+from saccade.decoding.search import Hypothesis
 from saccade.models.build import Generator, Network, build
 from saccade.nn.loss import Loss
 from saccade.nn.padded import pad
 from saccade.nn.state import detach
+from saccade.tasks.generate import longest_output, prediction, search, shifted, summed
 from saccade.tasks.task import (
     Columns,
     Pair,
@@ -29,12 +29,9 @@ from saccade.tasks.task import (
     device_of,
     drop_words,
     in_batches,
-    longest_output,
-    shifted,
-    summed,
 )
 from saccade.text.tokenizers import Tokenizer
-from saccade.text.vocab import BOS, EOS, PAD, SEP, UNK
+from saccade.text.vocab import EOS
 
 
 class LanguageModel(Task):
@@ -146,7 +143,6 @@ class LanguageModel(Task):
         decode = self.config.decode
         width = decode.width if width is None else width
         prefixes = [[EOS, *ids] for ids in self.tokenizer.encode([s[0] for s in sources])]
-        step = ban(stepper(network.decoder), [PAD, UNK, BOS, SEP])
 
         def work(some: list[list[int]]) -> list[list[Hypothesis]]:
             tokens = pad(some).to(device_of(network)).values
@@ -156,29 +152,15 @@ class LanguageModel(Task):
                     _, state = network.decoder.hidden(tokens[:, :-1], state)
             room = longest_output(self.config) - tokens.size(1)
             limits = [max(0, min(decode.max_len, room))] * len(some)
-            if width == 1:
-                return [[h] for h in greedy(step, state, tokens[:, -1], end=EOS, limits=limits)]
-            return beam_search(
-                step,
-                state,
-                tokens[:, -1],
-                end=EOS,
-                width=width,
-                limits=limits,
-                alpha=decode.alpha,
-                nbest=nbest,
-            )
+            return search(network.decoder, state, tokens[:, -1], limits, decode, width, nbest)
 
         budget = max(1, decode.batch_tokens // width)
         lengths = [len(prefix) for prefix in prefixes]
         found = in_batches(prefixes, lengths, budget, work, equal=True)
-        predictions = []
-        for prefix, hypotheses in zip(prefixes, found, strict=True):
-            some = hypotheses[:nbest]
-            texts = self.tokenizer.decode([[*prefix, *h.tokens] for h in some])
-            ranked = [(text, h.score) for text, h in zip(texts, some, strict=True)]
-            predictions.append(Prediction(*ranked[0], others=tuple(ranked[1:])))
-        return predictions
+        return [
+            prediction(self.tokenizer, hypotheses, nbest, prefix)
+            for prefix, hypotheses in zip(prefixes, found, strict=True)
+        ]
 
     def score(self, network: Generator, pairs: Sequence[Pair]) -> list[tuple[float, int]]:
         rows = [[EOS, *ids] for ids in self.encode(pairs)[1]]
@@ -186,7 +168,7 @@ class LanguageModel(Task):
         def work(some: list[list[int]]) -> list[tuple[float, int]]:
             tokens, said = shifted(pad(some).to(device_of(network)))
             state = network.decoder.start(None, len(some))
-            return summed(network, tokens, said, state)
+            return summed(network.decoder, tokens, said, state)
 
         with torch.inference_mode():
             return in_batches(

@@ -4,7 +4,6 @@ The tasks stand side by side in this room; training, the command line and the se
 page.
 """
 
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,9 +16,8 @@ from torch import Tensor
 
 from saccade.config import Config
 from saccade.data.batches import Batch, Corpus
-from saccade.models.build import Generator, Network
+from saccade.models.build import Network
 from saccade.nn.loss import Loss
-from saccade.nn.padded import Padded
 from saccade.text.vocab import UNK
 
 Source = tuple[str, ...]
@@ -156,24 +154,3 @@ def drop_words(tokens: Tensor, share: float, first_word: int = UNK + 4) -> Tenso
         return tokens
     dropped = (torch.rand(tokens.shape, device=tokens.device) < share) & (tokens >= first_word)
     return tokens.masked_fill(dropped, UNK)
-
-
-def shifted(target: Padded) -> tuple[Tensor, Padded]:
-    """Teacher forcing's views of a target: what the decoder reads, and what it should say next."""
-    said = Padded(target.values[:, 1:], (target.lengths - 1).clamp(min=0))
-    return target.values[:, :-1], said
-
-
-def summed(network: Generator, tokens: Tensor, said: Padded, state: Any) -> list[tuple[float, int]]:
-    """For each row log p of what was said after `tokens`, and of how many tokens."""
-    logits, _ = network.decoder(tokens, state)
-    log_probs = logits.log_softmax(-1).gather(-1, said.values.unsqueeze(-1)).squeeze(-1)
-    if (keep := said.keep) is not None:
-        log_probs = log_probs.masked_fill(~keep, 0.0)
-    return list(zip(log_probs.sum(1).tolist(), said.lengths.tolist(), strict=True))
-
-
-def longest_output(config: Config) -> int:
-    """How many positions a decoder has: all of them, unless they are learned."""
-    learned = getattr(config.decoder, "positions", "") == "learned"
-    return config.decoder.max_positions if learned else sys.maxsize  # type: ignore[union-attr]

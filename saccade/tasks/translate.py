@@ -10,12 +10,12 @@ from torch import Tensor
 from saccade.config import Config
 from saccade.config import Translate as Settings
 from saccade.data.batches import Batch, Corpus, Epoch, epoch_of, in_order
-from saccade.decoding.search import Hypothesis, beam_search, greedy
-from saccade.decoding.steps import ban, stepper
+from saccade.decoding.search import Hypothesis
 from saccade.metrics import text as metrics
 from saccade.models.build import Generator, Network, build
 from saccade.nn.loss import Loss
 from saccade.nn.padded import Padded, pad
+from saccade.tasks.generate import longest_output, prediction, search, shifted, summed
 from saccade.tasks.task import (
     Columns,
     Pair,
@@ -25,12 +25,9 @@ from saccade.tasks.task import (
     device_of,
     drop_words,
     in_batches,
-    longest_output,
-    shifted,
-    summed,
 )
 from saccade.text.tokenizers import Tokenizer
-from saccade.text.vocab import BOS, EOS, PAD, SEP, UNK
+from saccade.text.vocab import BOS, EOS, SEP
 
 
 class Translate(Task):
@@ -130,12 +127,7 @@ class Translate(Task):
         nbest: int = 1,
     ) -> list[Prediction]:
         found = self.search(network, sources, width, nbest)
-        predictions = []
-        for hypotheses in found:
-            texts = self.target.decode([h.tokens for h in hypotheses[:nbest]])
-            ranked = [(text, h.score) for text, h in zip(texts, hypotheses, strict=False)]
-            predictions.append(Prediction(*ranked[0], others=tuple(ranked[1:])))
-        return predictions
+        return [prediction(self.target, hypotheses, nbest) for hypotheses in found]
 
     def search(
         self,
@@ -148,7 +140,6 @@ class Translate(Task):
         decode = self.config.decode
         width = decode.width if width is None else width
         rows = encode_sources(self.source, sources)
-        step = ban(stepper(network.decoder), [PAD, UNK, BOS, SEP])
 
         def work(some: list[list[int]]) -> list[list[Hypothesis]]:
             source = pad(some).to(device_of(network))
@@ -157,18 +148,7 @@ class Translate(Task):
             first = torch.full((len(some),), BOS, device=device_of(network))
             longest = min(decode.max_len, longest_output(self.config) - 1)
             limits = [min(longest, 10 + int(len(row) * decode.max_ratio)) for row in some]
-            if width == 1:
-                return [[h] for h in greedy(step, state, first, end=EOS, limits=limits)]
-            return beam_search(
-                step,
-                state,
-                first,
-                end=EOS,
-                width=width,
-                limits=limits,
-                alpha=decode.alpha,
-                nbest=nbest,
-            )
+            return search(network.decoder, state, first, limits, decode, width, nbest)
 
         budget = max(1, decode.batch_tokens // width)
         return in_batches(rows, [len(row) for row in rows], budget, work)
@@ -182,7 +162,7 @@ class Translate(Task):
             source = pad([s for s, _ in some]).to(device)
             tokens, said = shifted(pad([t for _, t in some]).to(device))
             state = network.decoder.start(network.encode(source), len(some))
-            return summed(network, tokens, said, state)
+            return summed(network.decoder, tokens, said, state)
 
         with torch.inference_mode():
             lengths = [len(s) + len(t) for s, t in rows]

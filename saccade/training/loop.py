@@ -232,19 +232,21 @@ def train(
         every = config.evaluate_every
         due = done or (at.step % every == 0 if every else new_epoch)
         if due and pairs:
+            paused = perf_counter()
             scores = trainer.evaluate(dev, quick, quick=True)
             best = trainer.note(scores)
             if best:
                 disk.save_weights(trainer.folder / "model.safetensors", trainer.predicting())
             at.seconds = perf_counter() - began
-            since = perf_counter()
+            since += perf_counter() - paused  # the speed is that of training
             yield Evaluated(at.step, scores, best, at.seconds)
         reason = over() or ("stopped" if stop() else "")
         saving = at.step % config.save_every == 0 if config.save_every else due
         saving |= due and config.average_of == "best" and config.average_checkpoints > 1
         if saving or reason:
+            paused = perf_counter()
             yield Saved(at.step, trainer.save())
-            since = perf_counter()
+            since += perf_counter() - paused
 
     if reason == "stopped":
         yield Finished(at.step, reason, {}, at.seconds)

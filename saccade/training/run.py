@@ -37,6 +37,7 @@ from saccade.training.machine import Device, choose_device, tune_malloc
 from saccade.training.report import show
 
 LINES = 2048  # read, sorted by length and decoded at once
+LARGE = 1 << 25  # bytes of training files that are worth a word before they are read
 
 
 class Run:
@@ -200,6 +201,11 @@ def start(
 ) -> Iterator[events.Event]:
     """Prepare the data, build the network and train it, in a new run."""
     tune_malloc()
+    size = sum(os.stat(path).st_size for path in config.data.train)
+    if size > LARGE:
+        yield events.Noticed(
+            f"reading {size >> 20:,} MB, which takes a while"
+        )
     ready = prepare(config, folder)
     (folder / "config.toml").write_text(write_toml(config), encoding="utf-8")
     yield from _train(config, folder, ready, None, stop)

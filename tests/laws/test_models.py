@@ -1,5 +1,7 @@
 """What must hold for every encoder, decoder and score."""
 
+from itertools import product
+
 import pytest
 import torch
 
@@ -17,20 +19,7 @@ from tests.architectures import (
     source_batch,
 )
 
-# Every decoder after one encoder of each family, and every encoder before one decoder of each.
-PAIRS = [
-    *(
-        (encoder, decoder)
-        for encoder in ("lstm", "transformer", "convolution")
-        for decoder in DECODERS
-    ),
-    *(
-        (encoder, decoder)
-        for encoder in ENCODERS
-        for decoder in ("lstm_additive_cell", "transformer")
-    ),
-]
-PAIRS = list(dict.fromkeys(PAIRS))
+PAIRS = list(product(ENCODERS, DECODERS))
 
 
 def targets(rows: int = 3, columns: int = 6) -> torch.Tensor:

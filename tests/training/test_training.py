@@ -198,6 +198,19 @@ def test_scheduled_sampling_trains(tmp_path: Path) -> None:
     assert events[-1].step == 12
 
 
+@pytest.mark.parametrize("name", ["transformer", "windows", "tagger"])
+def test_half_precision_trains(name: str, tmp_path: Path) -> None:
+    events = run_through(settings(name, tmp_path, precision="bf16"), tmp_path / "run")
+    assert events[-1].step == 12
+    assert all(bool(tensor.isfinite().all()) for tensor in weights(tmp_path / "run").values())
+
+
+def test_half_precision_is_refused_where_it_has_no_use(tmp_path: Path) -> None:
+    config = settings("lstm", tmp_path, precision="fp16", device="cpu")
+    with pytest.raises(saccade.ConfigError, match="fp16 has no use on a CPU"):
+        run_through(config, tmp_path / "run")
+
+
 def test_metrics_are_written_for_programs(tmp_path: Path) -> None:
     saccade.train(
         corpus(tmp_path, "translate"),
