@@ -203,9 +203,7 @@ def start(
     tune_malloc()
     size = sum(os.stat(path).st_size for path in config.data.train)
     if size > LARGE:
-        yield events.Noticed(
-            f"reading {size >> 20:,} MB, which takes a while"
-        )
+        yield events.Noticed(f"reading {size >> 20:,} MB, which takes a while")
     ready = prepare(config, folder)
     (folder / "config.toml").write_text(write_toml(config), encoding="utf-8")
     yield from _train(config, folder, ready, None, stop)
