@@ -15,7 +15,11 @@ from saccade.models.build import Generator
 from saccade.tasks.translate import Translate
 
 FOLDER = Path("demo")
-MINUTES = 2.9  # of training, the evaluations on the way included
+SETTINGS = {  # minutes of training, the evaluations on the way included
+    "train.minutes": 2.9,
+    "train.evaluate_every": 500,
+    "train.evaluate_max": 500,
+}
 
 
 def write_dictionary(path: Path) -> int:
@@ -32,17 +36,14 @@ def main() -> None:
     shutil.rmtree(FOLDER / "run", ignore_errors=True)
     FOLDER.mkdir(exist_ok=True)
     count = write_dictionary(FOLDER / "words.tsv")
+    flags = " ".join(f"--set {key}={value}" for key, value in SETTINGS.items())
     console.print(
         f"\n[bold]Learning to pronounce English[/bold] from {count:,} dictionary entries. "
         "The same as:\n"
         f"  saccade train {FOLDER / 'words.tsv'} --out {FOLDER / 'run'} "
-        f"--set train.minutes={MINUTES}\n"
+        f"{flags}\n"
     )
-    run = saccade.train(
-        FOLDER / "words.tsv",
-        out=FOLDER / "run",
-        settings={"train.minutes": MINUTES, "train.evaluate_every": 400, "train.evaluate_max": 500},
-    )
+    run = saccade.train(FOLDER / "words.tsv", out=FOLDER / "run", settings=SETTINGS)
     scores = run.evaluate()
     console.print(f"\nword error rate   {scores['sequence_error']:5.1f} %   on words it never saw")
     console.print(f"phone error rate  {scores['token_error']:5.1f} %\n")

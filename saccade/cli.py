@@ -6,7 +6,6 @@ Heavy imports stand inside the commands, so that `saccade --help` is instant.
 
 import io
 import json
-import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -61,7 +60,7 @@ def train(
     folder = new_folder(config, out)
     say(f"{config.data.train[0]}: {reason}; all settings are in {folder / 'config.toml'}")
     stop = Stop()
-    _follow(start(config, folder, stop), folder, config.task.kind)
+    _follow(start(config, folder, stop), folder, stop)
 
 
 @app.command()
@@ -70,8 +69,9 @@ def resume(run: RunFolder) -> None:
     from saccade.training.run import read_config
     from saccade.training.run import resume as go_on
 
-    config = read_config(run)
-    _follow(go_on(run, Stop()), run, config.task.kind)
+    read_config(run)  # is it a run at all?
+    stop = Stop()
+    _follow(go_on(run, stop), run, stop)
 
 
 @app.command()
@@ -83,10 +83,14 @@ def predict(
     as_json: AsJson = False,
 ) -> None:
     """A line in, a line out, in order; with --nbest up to N lines of score<TAB>text for each."""
-    from saccade.training.run import load
+    from saccade.training.run import LINES, load
 
+    _end_quietly()
     model = load(run)
-    for found in model.stream(lines(file), width, nbest):
+    named = file is not None and str(file) != "-"
+    inputs = model.sources(file) if file and model.reads(file) else lines(file)
+    at_once = 1 if not named and sys.stdin.isatty() else LINES
+    for found in model.stream(inputs, width, nbest, at_once):
         ranked = [(found.text, found.score), *found.others]
         if as_json:
             print(json.dumps([{"text": t, "score": s} for t, s in ranked], ensure_ascii=False))
@@ -122,6 +126,7 @@ def score(run: RunFolder, data: Data, as_json: AsJson = False) -> None:
 
     from saccade.training.run import load
 
+    _end_quietly()
     total, tokens = 0.0, 0
     for log_p, count in load(run).score(*data):
         total, tokens = total + log_p, tokens + count
@@ -150,6 +155,7 @@ def check(
     from saccade.tasks.choose import understand
 
     kind, config = understand(*_gathered(data, task, dev, settings))
+    _end_quietly()
     found = 0
     for defect in defects_of(config, kind):
         found += 1
@@ -171,6 +177,9 @@ class Stop:
 
     def __init__(self) -> None:
         self.asked = False
+
+    def listen(self) -> None:
+        """From now on a signal is a request; before, it ends the process at once."""
         for name in (signal.SIGTERM, signal.SIGINT):
             signal.signal(name, self._ask)
 
@@ -197,12 +206,20 @@ def _gathered(
     return raw, where
 
 
-def _follow(events: Any, folder: Path, kind: str) -> None:
+def _end_quietly() -> None:
+    """Let the process end when its reader has seen enough, as `head` has, like any other filter."""
+    if hasattr(signal, "SIGPIPE"):
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+
+
+def _follow(events: Any, folder: Path, stop: Stop) -> None:
     """Show a training run to its end, and say what can be done with it."""
-    from saccade.training.events import Finished
+    from saccade.training.events import Finished, Prepared
     from saccade.training.report import show
 
     for event in show(events, folder):
+        if isinstance(event, Prepared):
+            stop.listen()
         if isinstance(event, Finished) and event.reason == "stopped":
             say(f"all is saved; go on with: saccade resume {folder}")
             raise typer.Exit(75)
@@ -248,10 +265,11 @@ def main() -> NoReturn:
         error.show()
         sys.exit(error.exit_code)
     except click.Abort:
+        say("stopped before there was anything to save")
         sys.exit(130)
-    except BrokenPipeError:  # the reader has seen enough, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
+    except KeyboardInterrupt:
+        say("stopped before there was anything to save")
+        sys.exit(130)
     sys.exit(code or 0)
 
 

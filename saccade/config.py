@@ -285,7 +285,7 @@ class Decode(Strict):
 
 class Config(Strict):
     task: Task
-    seed: Annotated[int, Field(ge=0)] = 1
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
     data: Data = Data()
     encoder: Encoder | None = None
     decoder: Decoder | None = None
@@ -307,6 +307,13 @@ class Config(Strict):
         if self.head and isinstance(self.head, Pooled) != (self.task.kind == "classify"):
             kind = "pooled" if self.task.kind == "classify" else "per_word"
             raise ValueError(f"head: the task '{self.task.kind}' needs kind = '{kind}'")
+        if self.train.scheduled_sampling and self.task.kind != "translate":
+            raise ValueError("train: scheduled_sampling is for the task 'translate' alone")
+        pooled = self.head.pool if isinstance(self.head, Pooled) else ""
+        if pooled == "last" and not isinstance(self.encoder, RecurrentEncoder):
+            raise ValueError(
+                "head: pool 'last' is a recurrent encoder's last state; use mean, max or attention"
+            )
         longest = self.task.context if isinstance(self.task, LanguageModel) else self.data.max_len
         for name in ("encoder", "decoder"):
             part = getattr(self, name)

@@ -165,6 +165,31 @@ def test_a_signal_stops_with_all_saved_and_resume_goes_on(tmp_path: Path, call) 
     assert done.code == 0, done.err
 
 
+def test_a_file_of_the_training_format_is_predicted_from(tmp_path: Path, call) -> None:
+    rows = [
+        {"text": f"word {i} {'good' if i % 2 else 'bad'}", "label": "ab"[i % 2]} for i in range(40)
+    ]
+    path = tmp_path / "data.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert call("train", path, "--out", tmp_path / "run", *QUICK).code == 0
+    found = call("predict", tmp_path / "run", path)
+    assert found.code == 0, found.err
+    assert set(found.out.split()) <= {"a", "b"}
+    assert len(found.out.splitlines()) == 40
+    assert "does not search" in call("predict", tmp_path / "run", path, "--width", 3).err
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(run: Path, tmp_path: Path) -> None:
+    source = tmp_path / "many.txt"
+    source.write_text("ab\n" * 30_000)
+    command = f'"{sys.executable}" -m saccade.cli score "{run}" "{tmp_path / "many.tsv"}" | head -1'
+    (tmp_path / "many.tsv").write_text("ab\tba\n" * 30_000)
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+    assert len(done.stdout.splitlines()) == 1
+    assert "Traceback" not in done.stderr
+    assert "Error" not in done.stderr
+
+
 # --- mistakes -------------------------------------------------------------------------------------
 
 TWO = "a\tb\n" * 3

@@ -133,7 +133,6 @@ class Batch:
     source: Padded | None
     target: Padded
     words: Tensor | None = None  # (B, S): to which word a position belongs, -1 to none
-    rows: Array | None = None  # which examples these are
 
     def to(self, device: torch.device) -> "Batch":
         return replace(
@@ -152,7 +151,7 @@ def collate(corpus: Corpus, rows: Array) -> Batch:
         padded = corpus.words.padded(rows)
         padding = torch.arange(padded.values.size(1)) >= padded.lengths[:, None]
         words = padded.values.masked_fill(padding, -1)
-    return Batch(source, corpus.target.padded(rows), words, rows)
+    return Batch(source, corpus.target.padded(rows), words)
 
 
 @dataclass(frozen=True)

@@ -120,10 +120,7 @@ def beam_search(
             at_limit = (here <= t).repeat_interleave(W)
             log_probs = torch.where(at_limit[:, None], only_end, log_probs)
         total = (score.view(-1, 1) + log_probs).view(B, W * V)
-        score, index = total.topk(min(W, W * V), -1)
-        if score.size(1) < W:  # a beam wider than all there is
-            score = torch.nn.functional.pad(score, (0, W - score.size(1)), value=-inf)
-            index = torch.nn.functional.pad(index, (0, W - index.size(1)))
+        score, index = total.topk(W, -1)
         parent, token = index // V, index % V
         score = score.masked_fill(torch.arange(W, device=device) >= places, -inf)
         done = (token == end) & (score > -inf)

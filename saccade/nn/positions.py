@@ -15,8 +15,9 @@ def sinusoids(length: int, dim: int, device: torch.device | None = None) -> Floa
 
     Vaswani et al. 2017, arxiv.org/abs/1706.03762
     """
-    angle = _angles(length, dim, device)  # (n, D/2)
-    return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1)
+    with torch.inference_mode(False):  # a table may be made in evaluation and used in training
+        angle = _angles(length, dim, device)  # (n, D/2)
+        return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1)
 
 
 class Sinusoidal(nn.Module):
@@ -71,8 +72,9 @@ def rotate(x: Float[Tensor, "B H T K"], offset: int) -> Float[Tensor, "B H T K"]
 
 @lru_cache(maxsize=32)
 def _turns(length: int, dim: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    angle = _angles(length, dim, device)
-    return angle.cos(), angle.sin()
+    with torch.inference_mode(False):
+        angle = _angles(length, dim, device)
+        return angle.cos(), angle.sin()
 
 
 def _angles(length: int, dim: int, device: torch.device | None) -> Float[Tensor, "n half"]:

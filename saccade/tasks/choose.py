@@ -33,7 +33,6 @@ class Survey:
     source_chars: int = 0  # ... and, of the sample,
     target_chars: int = 0
     longest_target: int = 0  # in characters
-    longest_source: int = 0
     single_sources: int = 0  # without a blank
     single_targets: int = 0
     source_alphabet: set[str] = field(default_factory=set)
@@ -70,7 +69,6 @@ def survey(rows: Iterable[Example]) -> Survey:
         seen.sampled += 1
         first = row.source[0]
         seen.source_chars += sum(map(len, row.source))
-        seen.longest_source = max(seen.longest_source, sum(map(len, row.source)))
         seen.single_sources += " " not in first.strip()
         seen.source_alphabet.update(first)
         if isinstance(row.target, str):
@@ -93,9 +91,10 @@ def complete(raw: dict[str, Any], where: str) -> tuple[Config, str]:
     data = _data(raw, where)
     chosen = defaults(kind, survey(examples(data.train, data, kind)))
     if {"steps", "epochs", "minutes"} & raw.get("train", {}).keys():
-        del chosen["train"]["epochs"]  # the user's limit is the only one
+        chosen["train"].pop("epochs")  # the user's limit is the only one
+        chosen["train"].pop("patience", None)
     if raw.get("decoder", {}).get("attention") == "off":
-        chosen["decoder"].pop("context", None)
+        chosen.get("decoder", {}).pop("context", None)
     whole = _merge(_merge(raw, _sized(size, kind, raw)), chosen)
     whole = _merge(whole, _outline(kind))
     if "joint" not in raw["task"] and not _shareable(whole):

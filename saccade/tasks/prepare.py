@@ -1,6 +1,7 @@
 """From the user's files to a task with vocabularies, a tokenised corpus, and a dev set."""
 
-from collections.abc import Callable, Iterator, Sequence
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,6 +63,7 @@ def prepare(config: c.Config, folder: Path) -> Prepared:
         refuse_unseen(task, dev)
     task.save(folder)
     data = folder / "data"
+    shutil.rmtree(data, ignore_errors=True)  # what an earlier attempt left
     left_out = 0
 
     def encoded(rows: Iterator[Example]) -> Iterator[Columns]:
@@ -69,34 +71,43 @@ def prepare(config: c.Config, folder: Path) -> Prepared:
         for some in chunks(rows, CHUNK):
             source, target, words = task.encode([(row.source, row.target) for row in some])
             sides = [side for side in (source, target) if side]
-            fits = [max(map(len, row)) <= config.data.max_len for row in zip(*sides, strict=True)]
-            if isinstance(config.task, c.LanguageModel):
-                fits = [True] * len(fits)  # a line of a stream has no length of its own
-            left_out += len(fits) - sum(fits)
+            good = [is_short(task, row) for row in zip(*sides, strict=True)]
+            left_out += len(good) - sum(good)
             yield tuple(
-                [row for row, ok in zip(side, fits, strict=True) if ok] if side else []
+                [row for row, ok in zip(side, good, strict=True) if ok] if side else []
                 for side in (source, target, words)
             )  # type: ignore[misc]
 
     write_corpus(data, "train", encoded(train()))
-    skipped = left_out
-    order = np.random.default_rng(config.seed).permutation(len(dev)).tolist()
-    if isinstance(config.task, c.LanguageModel):
-        order = list(range(len(dev)))
-    pairs = [dev[i] for i in order]
-    if not pairs:
-        raise DataError(f"{config.data.train[0]}: nothing is left to measure on; give a dev file")
-    write_corpus(data, "dev", chunked(task, pairs))
-    save_examples(data / "dev.jsonl", pairs)
     corpus = open_corpus(data, "train")
     if not len(corpus):
         raise DataError(
             f"{config.data.train[0]}: "
             f"every example is longer than data.max_len ({config.data.max_len})"
         )
+    order = np.random.default_rng(config.seed).permutation(len(dev)).tolist()
+    if isinstance(config.task, c.LanguageModel):
+        order = list(range(len(dev)))
+    pairs = [row for i in order if fits(task, row := dev[i])]
+    if not pairs:
+        raise DataError(f"{config.data.train[0]}: nothing is left to measure on; give a dev file")
+    write_corpus(data, "dev", chunked(task, pairs))
+    save_examples(data / "dev.jsonl", pairs)
     return Prepared(
-        task, corpus, open_corpus(data, "dev"), load_examples(data / "dev.jsonl"), skipped
+        task, corpus, open_corpus(data, "dev"), load_examples(data / "dev.jsonl"), left_out
     )
+
+
+def is_short(task: Task, sides: Iterable[Sequence[int]]) -> bool:
+    """Whether an example is within data.max_len; a line of a stream has no length of its own."""
+    longest = max(map(len, sides))
+    return longest <= task.config.data.max_len or isinstance(task, LanguageModel)
+
+
+def fits(task: Task, row: Example) -> bool:
+    """The same, of an example that is not tokenised yet."""
+    source, target, _ = task.encode([(row.source, row.target)])
+    return is_short(task, [*source, *target])
 
 
 def refuse_unseen(task: LabelTask, rows: Sequence[Example]) -> None:
@@ -148,13 +159,13 @@ def split(config: c.Config) -> tuple[Callable[[], Iterator[Example]], list[Examp
         return rows, list(examples(data.dev, data, kind))
     total = sum(1 for _ in rows())
     if total < 2:
-        raise DataError(f"{data.train[0]}: one example is too few to learn from and to measure on")
-    if kind == "model":
-        cut = min(total - 1, max(1, round(total * (1 - data.dev_share))))
-        return (
-            lambda: (row for i, row in enumerate(rows()) if i < cut),
-            [row for i, row in enumerate(rows()) if i >= cut],
+        what = "line" if kind == "model" else "example"
+        raise DataError(
+            f"{data.train[0]}: one {what} is too few to learn from and to measure on: "
+            f"give a dev file, or more {what}s"
         )
+    if kind == "model":
+        return _cut_off_the_end(rows, total, data)
     share = min(data.dev_share, data.dev_max / total)
     while not (dev := [row for row in rows() if is_dev(row.source, share, config.seed)]):
         share *= 2  # so few examples that chance chose none
@@ -163,6 +174,21 @@ def split(config: c.Config) -> tuple[Callable[[], Iterator[Example]], list[Examp
     if kind == "classify" or kind == "tag":
         dev = _known(dev, (row for row in rows() if not is_dev(row.source, share, config.seed)))
     return lambda: (r for r in rows() if not is_dev(r.source, share, config.seed)), dev
+
+
+def _cut_off_the_end(
+    rows: Callable[[], Iterator[Example]], total: int, data: c.Data
+) -> tuple[Callable[[], Iterator[Example]], list[Example]]:
+    """Of plain text the last lines, at least one of them not blank."""
+    last = max((i for i, row in enumerate(rows()) if row.source[0].strip()), default=0)
+    share = max(round(total * (1 - data.dev_share)), total - data.dev_max)
+    cut = min(last, share)
+    if cut < 1:
+        raise DataError(f"{data.train[0]}: too few lines to cut a dev set; give a dev file")
+    return (
+        lambda: (row for i, row in enumerate(rows()) if i < cut),
+        [row for i, row in enumerate(rows()) if i >= cut],
+    )
 
 
 def _known(dev: list[Example], train: Iterator[Example]) -> list[Example]:

@@ -115,9 +115,16 @@ class Translate(Task):
             found["bleu"] = metrics.bleu(texts, gold)
             found["chrf"] = metrics.chrf(texts, gold)
         unit: Literal["char", "token"] = "char" if self.settings.target.kind == "char" else "token"
+        gold = [self._as_written(targets) for targets in gold]
         found["sequence_error"] = metrics.sequence_error_rate(texts, gold)
         found["token_error"] = metrics.token_error_rate(texts, gold, unit=unit)
         return found
+
+    def _as_written(self, targets: list[str]) -> list[str]:
+        """Targets as the tokenizer can write them at best: right is what cannot be better."""
+        if self.settings.target.lowercase or self.settings.target.split_punctuation:
+            return self.target.decode(self.target.encode(targets))
+        return targets if self.target.lossless else [" ".join(t.split()) for t in targets]
 
     def predict(
         self,

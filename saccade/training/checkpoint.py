@@ -30,9 +30,28 @@ def save_weights(path: Path, weights: Mapping[str, Tensor]) -> None:
     aside = path.with_name(path.name + ".aside")
     tensors = {name: tensor.contiguous().cpu() for name, tensor in weights.items()}
     safetensors.torch.save_file(tensors, aside, metadata={"format": str(FORMAT)})
+    _put(aside, path)
+
+
+def write_text(path: Path, text: str) -> None:
+    """The same for a text."""
+    aside = path.with_name(path.name + ".aside")
+    aside.write_text(text, encoding="utf-8")
+    _put(aside, path)
+
+
+def _put(aside: Path, path: Path) -> None:
+    _readable(aside)
     sync(aside)
     os.replace(aside, path)
     sync(path.parent)
+
+
+def _readable(path: Path) -> None:
+    """Give a file the mode that any other new file has: safetensors makes them private."""
+    mask = os.umask(0)
+    os.umask(mask)
+    path.chmod(0o666 & ~mask)
 
 
 def load_weights(path: Path, network: nn.Module) -> None:
@@ -81,7 +100,8 @@ def save_checkpoint(
     """Write `checkpoints/step-N` whole, or leave no trace of it."""
     final = folder / f"step-{step:08d}"
     aside = folder / f".aside-{step:08d}"
-    shutil.rmtree(aside, ignore_errors=True)
+    for left in folder.glob(".aside-*"):  # by a process that died while it wrote
+        shutil.rmtree(left, ignore_errors=True)
     aside.mkdir(parents=True)
     for name, tensors in files.items():
         contiguous = {key: tensor.contiguous().cpu() for key, tensor in tensors.items()}
@@ -96,6 +116,7 @@ def save_checkpoint(
     }
     (aside / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
     for path in aside.iterdir():
+        _readable(path)
         sync(path)
     sync(aside)
     shutil.rmtree(final, ignore_errors=True)

@@ -25,6 +25,7 @@ from saccade.training.machine import autocast, choose_precision, seed_all
 from saccade.training.optim import MovingAverage, build_optimizer, rate_at, scale_gradients
 
 REPORT_SECONDS = 0.25
+SAVE_SECONDS = 600.0  # no more than this is ever lost, however long an epoch is
 
 
 @dataclass
@@ -35,12 +36,10 @@ class Position:
     epoch: int = 0
     index: int = 0  # of the next batch in the epoch
     seconds: float = 0.0
-    best: float = -inf  # the metric, turned so that higher is better
-    best_step: int = 0
+    best: tuple[float, float] = (-inf, -inf)  # the metric, turned so that higher is better; -loss
     since_best: int = 0  # evaluations
     plateau: float = 1.0
     ranked: list[tuple[float, int]] = field(default_factory=list)  # (metric, step) of checkpoints
-    evaluated: int = -1  # the step of the last evaluation
 
 
 class Trainer:
@@ -63,7 +62,7 @@ class Trainer:
     def step(self, batches: list[Any], progress: float) -> tuple[Tensor, int, Tensor, float]:
         """One update from some batches' summed gradients: (nll, tokens, gradient norm, rate)."""
         at = self.at
-        seed_all(self.task.config.seed * 1_000_003 + at.step, self.device)
+        seed_all((self.task.config.seed * 1_000_003 + at.step) % 2**63, self.device)
         if not self.network.training:
             self.network.train()
         rate = rate_at(self.config, at.step + 1, progress, at.plateau)
@@ -113,10 +112,10 @@ class Trainer:
         """Remember an evaluation; whether it is the best so far."""
         at, value = self.at, scores[self.task.metric]
         value = value if self.task.higher_is_better else -value
-        at.evaluated = at.step
         at.ranked = sorted([*at.ranked, (value, at.step)], reverse=True)
-        if value > at.best:
-            at.best, at.best_step, at.since_best = value, at.step, 0
+        standing = (value, -scores["loss"])  # where the metric is the same, the loss decides
+        if standing > at.best:
+            at.best, at.since_best = standing, 0
             return True
         at.since_best += 1
         if self.config.schedule == "plateau":
@@ -160,6 +159,7 @@ class Trainer:
         state = disk.read_state(path)
         self.scaler.load_state_dict(state.pop("scaler"))
         state["ranked"] = [tuple(pair) for pair in state["ranked"]]
+        state["best"] = tuple(state["best"])
         self.at = Position(**state)
         tensors = disk.read_tensors(path / "training.safetensors")
         slots: dict[int, dict[str, Tensor]] = {}
@@ -206,6 +206,7 @@ def train(
             return f"no better evaluation in the last {config.patience}"
         return ""
 
+    saved = perf_counter()
     reason = over()  # a run that had ended has nothing more to do
     while not reason:
         batches = [epoch[i] for i in range(at.index, min(at.index + config.accumulate, len(epoch)))]
@@ -243,10 +244,12 @@ def train(
         reason = over() or ("stopped" if stop() else "")
         saving = at.step % config.save_every == 0 if config.save_every else due
         saving |= due and config.average_of == "best" and config.average_checkpoints > 1
+        saving |= perf_counter() - saved > SAVE_SECONDS
         if saving or reason:
             paused = perf_counter()
             yield Saved(at.step, trainer.save())
-            since += perf_counter() - paused
+            saved = perf_counter()
+            since += saved - paused
 
     if reason == "stopped":
         yield Finished(at.step, reason, {}, at.seconds)

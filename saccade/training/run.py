@@ -13,9 +13,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from saccade.config import Config, assign, parse, read_toml, write_toml
-from saccade.data.lines import Example, counted
-from saccade.data.sources import examples, words_of
+from saccade.data.lines import Defect, Example, counted
+from saccade.data.sources import examples, read, words_of
 from saccade.errors import CheckpointError, ConfigError, DataError
 from saccade.models.build import Network
 from saccade.tasks.choose import complete
@@ -56,23 +58,32 @@ class Run:
         return list(self.stream(inputs, width, nbest))
 
     def stream(
-        self, inputs: Iterable[str | Sequence[str]], width: int | None = None, nbest: int = 1
+        self,
+        inputs: Iterable[str | Sequence[str]],
+        width: int | None = None,
+        nbest: int = 1,
+        at_once: int = LINES,
     ) -> Iterator[Prediction]:
-        """The same, as they come: for files larger than memory."""
+        """The same, as they come, so many at once: for files larger than memory, and for people."""
         if width is not None and width < 1:
             raise ConfigError(f"a beam of width {width}: the width must be at least 1")
         if nbest < 1:
             raise ConfigError(f"the {nbest} best: at least 1 must be wanted")
+        kind = self.config.task.kind
+        if width is not None and kind in ("classify", "tag"):
+            raise ConfigError(f"a beam of width {width}: the task '{kind}' does not search")
+        if nbest > 1 and kind == "tag":
+            raise ConfigError(f"the {nbest} best: the task 'tag' has one answer")
         if nbest > (width or self.config.decode.width) and self.config.task.kind in (
             "translate",
             "model",
         ):
             raise ConfigError(
                 f"{nbest} best of a beam of width {width or self.config.decode.width}: "
-                "there are at most as many as the beam is wide"
+                f"there are at most as many as the beam is wide; add --width {nbest}"
             )
         count = 0
-        for some in chunks(inputs, LINES):
+        for some in chunks(inputs, at_once):
             sources = [self._source(item, count + i) for i, item in enumerate(some, 1)]
             count += len(some)
             full = [i for i, source in enumerate(sources) if any(text.strip() for text in source)]
@@ -80,6 +91,19 @@ class Run:
             ready = dict(zip(full, found, strict=True))
             for i in range(len(sources)):  # an empty line in is an empty line out
                 yield ready.get(i, Prediction("", 0.0))
+
+    def reads(self, path: str | os.PathLike[str]) -> bool:
+        """Whether a file is named as the training file was, and that was more than lines."""
+        data = self.config.data
+        same = Path(path).suffix == Path(data.train[0].removesuffix(".gz")).suffix
+        return same and data.format in ("jsonl", "conllu", "columns")
+
+    def sources(self, path: str | os.PathLike[str]) -> Iterator[tuple[str, ...]]:
+        """The inputs in a file of the training data's format, with or without its targets."""
+        for row in read([os.fspath(path)], self.config.data, self.config.task.kind, labelled=False):
+            if isinstance(row, Defect):
+                raise DataError(str(row))
+            yield row.source
 
     def evaluate(self, *data: str | os.PathLike[str]) -> dict[str, float]:
         """The task's metrics on these files, or on the run's own dev set if none is named."""
@@ -127,7 +151,8 @@ def load(folder: str | os.PathLike[str], device: Device = "auto") -> Run:
     config = read_config(folder)
     tune_malloc()
     task = load_task(config, folder)
-    network = task.build()
+    with torch.random.fork_rng(devices=[]):  # the caller's random numbers stay as they were
+        network = task.build()
     disk.load_weights(folder / "model.safetensors", network)
     network.to(choose_device(device)).eval()
     return Run(folder, config, task, network)
@@ -205,7 +230,7 @@ def start(
     if size > LARGE:
         yield events.Noticed(f"reading {size >> 20:,} MB, which takes a while")
     ready = prepare(config, folder)
-    (folder / "config.toml").write_text(write_toml(config), encoding="utf-8")
+    disk.write_text(folder / "config.toml", write_toml(config))  # last: now it is a run
     yield from _train(config, folder, ready, None, stop)
 
 

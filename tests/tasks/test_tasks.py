@@ -230,3 +230,35 @@ def test_a_joint_vocabulary_is_one_table(tmp_path: Path) -> None:
     assert network.encoder.embedding.weight is network.decoder.embedding.weight
     assert network.decoder.output.weight is network.decoder.embedding.weight
     assert parse(config.model_dump(exclude_none=True), "x") == config
+
+
+def test_the_end_of_a_text_is_its_dev_set_and_not_blank(tmp_path: Path) -> None:
+    path = tmp_path / "text.txt"
+    path.write_text("".join(f"line {i}\n" for i in range(19)) + "\n")
+    raw, where = gather(path, task="model")
+    ready = prepare(complete(raw, where)[0], tmp_path)
+    assert [source for (source,), _ in ready.dev_pairs] == ["line 18", ""]
+    raw["data"]["dev_max"] = 3
+    path.write_text("".join(f"line {i}\n" for i in range(1000)))
+    assert len(prepare(complete(raw, where)[0], tmp_path).dev_pairs) == 3
+
+
+def test_a_text_of_one_line_needs_a_dev_file(tmp_path: Path) -> None:
+    path = tmp_path / "text.txt"
+    path.write_text("all in one line")
+    raw, where = gather(path, task="model")
+    with pytest.raises(DataError, match="give a dev file"):
+        prepare(complete(raw, where)[0], tmp_path)
+
+
+def test_blanks_around_a_target_are_not_errors(tmp_path: Path) -> None:
+    """A tokenizer of words cannot write them, so they do not count."""
+    from saccade.data.lines import Example
+
+    task, network = small_task(
+        "translate", tmp_path, task={"kind": "translate", "target": {"kind": "word"}}
+    )
+    said = task.predict(network, [("abc",)], width=1)[0].text
+    row = Example(("abc",), f" {said}  ")
+    found = task.evaluate(network, in_memory(task, [row]), [(row.source, row.target)], quick=True)
+    assert found["sequence_error"] == 0.0

@@ -192,6 +192,35 @@ def test_a_time_budget_is_kept(tmp_path: Path) -> None:
     assert last.rate < 0.1 * config.train.rate  # the schedule was fitted to the budget
 
 
+def test_where_the_metric_is_the_same_the_loss_decides(tmp_path: Path) -> None:
+    """All outputs are wrong at first: the first evaluation is not the best for that."""
+    config = settings("lstm", tmp_path, steps=8, evaluate_every=2, rate=1e-4)
+    events = [e for e in run_through(config, tmp_path / "run") if isinstance(e, Evaluated)]
+    assert {e.scores["sequence_error"] for e in events} == {100.0}
+    losses = [e.scores["loss"] for e in events]
+    lowest = [loss == min(losses[: i + 1]) for i, loss in enumerate(losses)]
+    assert [e.best for e in events] == lowest
+
+
+def test_a_table_made_in_evaluation_serves_training() -> None:
+    from saccade.nn.attention import SelfAttention
+
+    attention, x = SelfAttention(8, 2, rotary=True), torch.randn(1, 700, 8)
+    with torch.inference_mode():
+        attention(x)
+    attention(x)[0].sum().backward()
+    assert attention.qkv.weight.grad is not None
+
+
+def test_files_of_a_run_are_readable_like_any_other(tmp_path: Path) -> None:
+    run_through(settings("lstm", tmp_path), tmp_path / "run")
+    (tmp_path / "plain").write_text("")
+    mode = (tmp_path / "plain").stat().st_mode
+    for path in (tmp_path / "run").rglob("*"):
+        if path.is_file():
+            assert path.stat().st_mode == mode, path
+
+
 def test_scheduled_sampling_trains(tmp_path: Path) -> None:
     config = settings("lstm", tmp_path, scheduled_sampling=0.5)
     events = run_through(config, tmp_path / "run")
