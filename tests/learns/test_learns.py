@@ -61,7 +61,7 @@ def test_every_architecture_learns_copy_reverse_and_first(name: str, tmp_path: P
     """One network learns all three from marked examples, and is measured on each."""
     encoder, decoder = NETWORKS[name]
     train, dev = tmp_path / "train.tsv", tmp_path / "dev.tsv"
-    rows = [f"{mark}{w}\t{rule(w)}\n" for w in words(1000, seed=1) for mark, rule in TASKS.items()]
+    rows = [f"{mark}{w}\t{rule(w)}\n" for w in words(4000, seed=1) for mark, rule in TASKS.items()]
     train.write_text("".join(rows), encoding="utf-8")
     held_out = list(dict.fromkeys(words(700, seed=2)))
     marked = [(f"{mark}{w}", rule(w)) for mark, rule in TASKS.items() for w in held_out]
@@ -80,11 +80,10 @@ def test_every_architecture_learns_copy_reverse_and_first(name: str, tmp_path: P
             },
             "encoder": encoder,
             "decoder": decoder,
-            "train.steps": 1800,
-            "train.patience": 3,
+            "train.steps": 800,
             "train.rate": 4e-3,
             "train.batch_tokens": 600,
-            "train.evaluate_every": 150,
+            "train.evaluate_every": 400,
             "train.label_smoothing": 0.0,
             "train.average": 0.95,
         },
