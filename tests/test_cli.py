@@ -67,16 +67,14 @@ def test_help_is_instant_and_imports_no_torch() -> None:
         "except SystemExit: pass\n"
         "assert 'torch' not in sys.modules, 'torch was imported'"
     )
-    best = 9.0
-    for _ in range(3):  # the machine may be busy
-        began = time.perf_counter()
-        done = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=False
-        )
-        best = min(best, time.perf_counter() - began)
+    before = os.times()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    after = os.times()
     assert done.returncode == 0, done.stderr
     assert "train" in done.stdout
-    assert best < 0.5 or os.environ.get("PYTEST_XDIST_WORKER")  # timed only when alone
+    # Of the processor, not of the clock: another test runs beside this one.
+    spent = after.children_user + after.children_system
+    assert spent - before.children_user - before.children_system < 0.5
 
 
 def test_predict_reads_a_line_and_writes_a_line(run: Path) -> None:
@@ -225,7 +223,7 @@ def test_misaligned_files_are_refused(tmp_path: Path, call) -> None:
     files = tmp_path / "a.de", tmp_path / "a.en"
     done = call("train", *files, "--out", tmp_path / "run")
     assert done.code == 2
-    assert "a.de:3" in done.err or "a.en:3" in done.err or "3" in done.err
+    assert "a.de:3" in done.err
     assert call("check", *files).code == 1
 
 
