@@ -9,6 +9,8 @@ import json
 import signal
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
+from itertools import repeat
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -41,6 +43,14 @@ RunFolder = Annotated[Path, typer.Argument(help="A run's directory.", metavar="R
 Settings = Annotated[
     list[str] | None, typer.Option("--set", help="A setting, as in --set train.minutes=3.")
 ]
+DecodeSettings = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="A setting of [decode], as in --set decode.temperature=0.7."),
+]
+Engine = Annotated[
+    str | None, typer.Option(help="auto, torch or ctranslate2 (extra 'fast'); else as configured.")
+]
+Int8 = Annotated[bool, typer.Option("--int8", help="Weights of 8 bits: faster on a CPU.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -80,24 +90,73 @@ def predict(
     file: Annotated[Path | None, typer.Argument(help="Lines to read; else standard input.")] = None,
     width: Annotated[int | None, typer.Option(help="Of the beam; 1 is greedy.")] = None,
     nbest: Annotated[int, typer.Option(help="So many for each line, best first.")] = 1,
+    sample: Annotated[bool, typer.Option("--sample", help="Draw instead of searching.")] = False,
+    prefix: Annotated[str, typer.Option(help="How every output has to begin.")] = "",
+    prefixes: Annotated[
+        Path | None, typer.Option(help="A file with how each output has to begin, line by line.")
+    ] = None,
+    others: Annotated[
+        list[Path] | None, typer.Option("--with", help="Another run, to decide together with.")
+    ] = None,
+    settings: DecodeSettings = None,
+    engine: Engine = None,
+    int8: Int8 = False,
+    stream: Annotated[bool, typer.Option("--stream", help="Show the text as it comes.")] = False,
+    details: Annotated[
+        bool, typer.Option("--details", help="With --json: tokens, alternatives, the beam's tree.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """A line in, a line out, in order; with --nbest up to N lines of score<TAB>text for each."""
+    from saccade.errors import ConfigError
+    from saccade.training.report import counting
     from saccade.training.run import LINES, load
 
     _end_quietly()
+    if details and not as_json:
+        raise ConfigError("--details are for a program to read: add --json")
+    wanted = _decode(settings, engine, int8)
+    wanted |= {"width": width} if width is not None else {}
+    wanted |= {"sample": True} if sample else {}
     model = load(run)
+    fellows = [load(other) for other in others or []]
     named = file is not None and str(file) != "-"
     inputs = model.sources(file) if file and model.reads(file) else lines(file)
+    if stream:
+        for item in inputs:
+            for piece in model.spell(item, wanted):
+                print(one_line(piece), end="", flush=True)
+            print(flush=True)
+        return
+    request = model.request(nbest=nbest, settings=wanted, details=details, others=fellows)
+    begin: Any = lines(prefixes) if prefixes else repeat(prefix)
     at_once = 1 if not named and sys.stdin.isatty() else LINES
-    for found in model.stream(inputs, width, nbest, at_once):
-        ranked = [(found.text, found.score), *found.others]
-        if as_json:
-            print(json.dumps([{"text": t, "score": s} for t, s in ranked], ensure_ascii=False))
-        elif nbest > 1:
-            print("\n".join(f"{score:.4f}\t{one_line(text)}" for text, score in ranked))
-        else:
-            print(one_line(found.text))
+    lost = 0
+    found = model.stream(inputs, request, begin, at_once)
+    for number, one in enumerate(counting(found, file if named else None), 1):
+        if one.problem:
+            lost += 1
+            say(f"{file if named else 'standard input'}:{number}: {one.problem}; left empty")
+        print("\n".join(_shown(one, nbest, as_json)))
+    if lost:
+        say(f"{lost:,} line{'' if lost == 1 else 's'} could not be answered and were left empty")
+
+
+def _shown(one: Any, nbest: int, as_json: bool) -> list[str]:
+    """The lines that a prediction is printed as."""
+    ranked = [(one.text, one.score), *one.others]
+    if not as_json:
+        if nbest == 1:
+            return [one_line(one.text)]
+        return [f"{score:.4f}\t{one_line(text)}" for text, score in ranked]
+    if one.problem:
+        return [json.dumps([{"text": "", "problem": one.problem}], ensure_ascii=False)]
+    answers: list[dict[str, Any]] = [{"text": text, "score": score} for text, score in ranked]
+    if one.tokens:
+        answers[0]["tokens"] = [token._asdict() for token in one.tokens]
+    if one.tree is not None:
+        answers[0]["tree"] = [asdict(node) for node in one.tree.nodes]
+    return [json.dumps(answers, ensure_ascii=False)]
 
 
 @app.command()
@@ -204,6 +263,21 @@ def _gathered(
     for setting in settings or []:
         assign_text(raw, setting)
     return raw, where
+
+
+def _decode(settings: list[str] | None, engine: str | None, int8: bool) -> dict[str, Any]:
+    """What the user said of decoding on the command line, as keys of the table `decode`."""
+    from saccade.config import assign_text
+    from saccade.errors import ConfigError
+
+    raw: dict[str, Any] = {}
+    for setting in settings or []:
+        assign_text(raw, setting)
+    if set(raw) - {"decode"}:
+        raise ConfigError("--set: here only keys of decode count, as in decode.temperature=0.7")
+    wanted = dict(raw.get("decode", {}))
+    wanted |= {"engine": engine} if engine is not None else {}
+    return wanted | ({"int8": True} if int8 else {})
 
 
 def _end_quietly() -> None:

@@ -56,6 +56,8 @@ class LanguageModel(Strict):
 
     kind: Literal["model"] = "model"
     tokenizer: Tokenizer = Tokenizer(kind="char")
+    # another run's target.json or tokenizer.json, so that the two can speak together
+    vocabulary: str = ""
     # the window of a Transformer, the length of truncated back-propagation of an RNN
     context: Positive = 128
 
@@ -276,11 +278,48 @@ class Decode(Strict):
     """How `predict` and `evaluate` search, unless told otherwise."""
 
     width: Positive = 5
-    alpha: NonNegative = 1.0  # the best is by log p / |y|^alpha
-    max_len: Positive = 200  # of an output, in tokens ...
-    # ... and at most so many for a token of the source, and 10
+    # the best is by log p / |y|^alpha (power), log p / ((5 + |y|) / 6)^alpha (gnmt), or log p
+    length: Literal["power", "gnmt", "none"] = "power"
+    alpha: NonNegative = 1.0
+    # also stop when so many have ended; None is when no open one can still win
+    complete: Positive | None = None
+    groups: Positive = 1  # of the beam, that keep away from each other's words ...
+    diversity: NonNegative = 0.5  # ... by so much log-probability
+    coverage: NonNegative = 0.0  # weight of the penalty on source positions not listened to
+
+    sample: bool = False  # draw instead of searching
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
+    temperature: PositiveFloat = 1.0
+    top_k: Positive | None = None
+    top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
+    min_p: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
+    typical: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
+
+    # of several candidates the one nearest to the others, by this: minimum Bayes risk
+    risk: Literal["off", "metric", "chrf", "bleu"] = "off"
+    candidates: Positive = 16  # samples, or the beam's best
+
+    min_len: Annotated[int, Field(ge=0)] = 0  # of an output, in tokens
+    max_len: Positive = 200
+    # and at most so many for a token of the source, and 10
     max_ratio: PositiveFloat = 3.0
+    no_repeat: Annotated[int, Field(ge=0)] = 0  # no so many tokens in a row come twice; 0 is off
+    repetition: Annotated[float, Field(ge=1.0)] = 1.0  # log p of what was said before, times this
+    banned: Tuple = ()  # words or phrases that never come
+    only: str = ""  # a file of permitted outputs, one a line
+    model: str = ""  # the run of a language model with the same vocabulary ...
+    model_weight: NonNegative = 0.2  # ... whose log-probabilities are added with this weight
+
     batch_tokens: Positive = 4096
+    engine: Literal["auto", "torch", "ctranslate2"] = "auto"
+    int8: bool = False  # weights as whole numbers of 8 bits, on a CPU
+    workers: Annotated[int, Field(ge=0)] = 0  # processes; 0 is one for each core where that is fast
+
+    @model_validator(mode="after")
+    def shares(self) -> Self:
+        if self.width % self.groups:
+            raise ValueError(f"groups ({self.groups}) must share the width ({self.width}) evenly")
+        return self
 
 
 class Config(Strict):

@@ -2,75 +2,123 @@
 
 A step is `(tokens, state) -> (log_probs, state)`; search never sees a model. Scores are summed
 log-probabilities, the end token's included: higher is better.
-B sources, W beam width, N = B * W rows, V vocabulary.
+B sources, G groups, W beam width, N = B * W rows, V vocabulary.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from saccade.decoding.tree import Tree
 from saccade.errors import ConfigError
 from saccade.nn.state import reorder, repeat, select
 
 Step = Callable[[Tensor, Any], tuple[Tensor, Any]]  # ((N,) tokens, state) -> ((N, V), state)
+Pick = Callable[[Tensor, list[int], int], Tensor]  # ((N, V), the rows' numbers, t) -> (N,) tokens
+Number = TypeVar("Number", float, Tensor)
+
+
+@dataclass(frozen=True, slots=True)
+class Length:
+    """How scores of different lengths are compared: log p over a power of the length.
+
+    "power" is log p / |y|^alpha, "gnmt" log p / ((5 + |y|) / 6)^alpha (Wu et al. 2016,
+    arxiv.org/abs/1609.08144), "none" log p. |y| counts the end token.
+    """
+
+    kind: Literal["power", "gnmt", "none"] = "power"
+    alpha: float = 1.0
+
+    def __call__(self, score: Number, length: Any) -> Number:
+        match self.kind:
+            case "power":
+                return score / length**self.alpha  # type: ignore[no-any-return]
+            case "gnmt":
+                return score / ((5 + length) / 6) ** self.alpha  # type: ignore[no-any-return]
+            case "none":
+                return score
+
+
+LOG_P = Length("none")
 
 
 @dataclass(frozen=True, slots=True)
 class Hypothesis:
-    """A finished sequence, without its end token, and log p of it with the end token."""
+    """A finished sequence without its end token, log p of it with the end token, and its rank."""
 
     tokens: list[int]
     score: float
-
-    def normalised(self, alpha: float) -> float:
-        """log p / |y|^alpha, where |y| counts the end token."""
-        return normalise(self.score, len(self.tokens) + 1, alpha)
-
-
-def normalise(score: float, length: int, alpha: float) -> float:
-    return float(score / length**alpha)
+    value: float  # what it is ranked by: the score for its length, and what else was asked for
 
 
 @torch.inference_mode()
+def walk(
+    step: Step,
+    state: Any,
+    first: Int[Tensor, "B"],
+    *,
+    end: int,
+    limits: Sequence[int],
+    pick: Pick,
+) -> Iterator[list[tuple[int, int, float]]]:
+    """At each step (source, token, score so far) of those that go on; `pick` chooses the token.
+
+    A source at its limit may only end; one that has ended leaves the batch.
+    """
+    _check(limits, first.size(0))
+    limit = torch.tensor(limits, device=first.device)
+    alive = torch.arange(first.size(0), device=first.device)
+    total = torch.zeros(first.size(0), device=first.device)
+    tokens, rows = first, alive.tolist()
+    for t in range(max(limits, default=-1) + 1):
+        log_probs, state = step(tokens, state)
+        tokens = torch.where(limit[alive] <= t, end, pick(log_probs, rows, t))
+        total = total + log_probs.gather(1, tokens[:, None]).squeeze(1)
+        said = tokens.tolist()
+        yield list(zip(rows, said, total.tolist(), strict=True))
+        if end in said:
+            stay = (tokens != end).nonzero().squeeze(1)
+            if not len(stay):
+                break
+            tokens, total, alive = tokens[stay], total[stay], alive[stay]
+            rows = alive.tolist()
+            state = select(state, stay)
+
+
+def one_by_one(
+    step: Step,
+    state: Any,
+    first: Int[Tensor, "B"],
+    *,
+    end: int,
+    limits: Sequence[int],
+    pick: Pick,
+) -> list[Hypothesis]:
+    """For each source the tokens that `pick` chooses one by one, up to the end token."""
+    texts: list[list[int]] = [[] for _ in limits]
+    scores = [0.0 for _ in limits]
+    for taken in walk(step, state, first, end=end, limits=limits, pick=pick):
+        for row, token, score in taken:
+            scores[row] = score
+            if token != end:
+                texts[row].append(token)
+    return [Hypothesis(text, score, score) for text, score in zip(texts, scores, strict=True)]
+
+
 def greedy(
     step: Step, state: Any, first: Int[Tensor, "B"], *, end: int, limits: Sequence[int]
 ) -> list[Hypothesis]:
-    """For each source the tokens likeliest one by one, at most `limits[b]` and then the end."""
-    B = first.size(0)
-    _check(limits, B)
-    limit = torch.tensor(limits, device=first.device)
-    texts: list[list[int]] = [[] for _ in range(B)]
-    total = torch.zeros(B, device=first.device)
-    alive = torch.arange(B, device=first.device)
-    tokens = first
-    scores = [0.0] * B
-    for t in range(max(limits) + 1):
-        log_probs, state = step(tokens, state)
-        best, tokens = log_probs.max(-1)
-        at_limit = limit[alive] <= t
-        tokens = torch.where(at_limit, end, tokens)
-        total = total + torch.where(at_limit, log_probs[:, end], best)
-        ended = tokens == end
-        rows, sums = alive.tolist(), total.tolist()
-        for row, token, done, score in zip(
-            rows, tokens.tolist(), ended.tolist(), sums, strict=True
-        ):
-            if done:
-                scores[row] = score
-            else:
-                texts[row].append(token)
-        if bool(ended.all()):
-            break
-        if bool(ended.any()):  # finished rows leave the batch
-            stay = (~ended).nonzero().squeeze(1)
-            tokens, total, alive = tokens[stay], total[stay], alive[stay]
-            state = select(state, stay)
-    return [Hypothesis(text, score) for text, score in zip(texts, scores, strict=True)]
+    """For each source the likeliest token, one by one, at most `limits[b]` and then the end."""
+    return one_by_one(step, state, first, end=end, limits=limits, pick=likeliest)
+
+
+def likeliest(log_probs: Float[Tensor, "N V"], rows: list[int], t: int) -> Int[Tensor, "N"]:
+    return log_probs.argmax(-1)
 
 
 @torch.inference_mode()
@@ -82,99 +130,179 @@ def beam_search(
     end: int,
     width: int,
     limits: Sequence[int],
-    alpha: float = 1.0,
+    length: Length = Length(),  # noqa: B008
     nbest: int = 1,
+    complete: int | None = None,
+    groups: int = 1,
+    diversity: float = 0.0,
+    bonus: Callable[[Any], Tensor] | None = None,
+    trees: list[Tree] | None = None,
 ) -> list[list[Hypothesis]]:
-    """For each source at least `nbest` finished hypotheses, the best by log p / |y|^alpha first.
+    """For each source its finished hypotheses, the best for its length first.
 
-    Of all continuations the `width` most probable are kept. One that has ended is set aside with
-    its place in the beam, the others go on, until all places are taken or no open one can still be
-    among the `nbest`: an open prefix can only lose probability, so the best it can end with is its
-    score now, over the longest length.
+    Of all continuations the `width` most probable are kept. One that has ended is set aside; the
+    others go on until none of them can still be among the `nbest`: an open prefix can only lose
+    probability, so the best it can end with is its score now, over the longest length. With
+    `complete` the search also ends when so many have ended.
+
+    `groups` share the width, and each avoids what the ones before it have said at the same step by
+    `diversity` for each time (Vijayakumar et al. 2018, arxiv.org/abs/1610.02424). `bonus` is a
+    number, at most 0, for each row of a state, added when a hypothesis is ranked. `trees`, if
+    given, gets the tree of each source. A source whose every continuation is forbidden has none.
     """
     if width < 1:
         raise ConfigError(f"a beam of width {width}: the width must be at least 1")
+    if groups < 1 or width % groups:
+        raise ConfigError(f"{groups} groups in a beam of width {width}: they must share it evenly")
     _check(limits, first.size(0))
     device, W = first.device, width
     state = repeat(state, W)
     tokens = first.repeat_interleave(W)  # (N,)
-    alive = list(range(first.size(0)))  # which source each group of W rows is about
+    alive = list(range(first.size(0)))  # the source that each W rows are about
     limit = torch.tensor(limits, device=device)
     score = torch.full((first.size(0), W), -inf, device=device)
-    score[:, 0] = 0.0  # all W rows start alike: let only one of them speak
-    places = torch.full((first.size(0), 1), W, device=device)  # of the beam, still open
-    best = torch.full((first.size(0), nbest), -inf, device=device)  # of the finished, normalised
-    history: list[
-        list[tuple[list[int], list[int]]]
-    ] = []  # of each step and source: tokens, parents
-    ended: list[list[tuple[int, int, float]]] = [[] for _ in limits]  # (step, place, score)
-    slots: list[dict[int, int]] = []  # of each step: source -> its place in the batch
+    score[:, :: W // groups] = 0.0  # a group's rows start alike: let only one of them speak
+    said = tokens.new_zeros(len(tokens), 0)  # (N, t)
+    best = torch.full((first.size(0), nbest), -inf, device=device)  # of the finished
+    found: list[list[Hypothesis]] = [[] for _ in limits]
+    grown = None if trees is None else [Tree.planted(W) for _ in limits]
 
-    for t in range(max(limits) + 1):
+    for t in range(max(limits, default=-1) + 1):
         log_probs, state = step(tokens, state)  # (N, V)
         B, V = len(alive), log_probs.size(-1)
-        here = limit[alive]
-        if bool((here <= t).any()):  # at its limit a prefix may only end
+        closing = limit <= t
+        if bool(closing.any()):  # at its limit a prefix may only end
             only_end = torch.full_like(log_probs, -inf)
             only_end[:, end] = log_probs[:, end]
-            at_limit = (here <= t).repeat_interleave(W)
-            log_probs = torch.where(at_limit[:, None], only_end, log_probs)
-        total = (score.view(-1, 1) + log_probs).view(B, W * V)
-        score, index = total.topk(W, -1)
-        parent, token = index // V, index % V
-        score = score.masked_fill(torch.arange(W, device=device) >= places, -inf)
+            log_probs = torch.where(closing.repeat_interleave(W)[:, None], only_end, log_probs)
+        before = score
+        score, index = _select(score, log_probs, groups, diversity)  # (B, W)
+        token = index % V
+        rows = index // V + torch.arange(B, device=device)[:, None] * W  # the parents, of N
+        if grown is not None:
+            _grow(grown, alive, before, log_probs, rows, token, score, end)
         done = (token == end) & (score > -inf)
-        history.append(list(zip(token.tolist(), parent.tolist(), strict=True)))
-        slots.append({source: b for b, source in enumerate(alive)})
         if bool(done.any()):
+            value = length(score, t + 1)
+            if bonus is not None:
+                value = value + bonus(state)[rows]
             for b, place in done.nonzero().tolist():
-                ended[alive[b]].append((t, place, float(score[b, place])))
-            finished = (score / (t + 1) ** alpha).masked_fill(~done, -inf)
-            best = torch.cat([best, finished], -1).topk(nbest, -1).values
-            places = places - done.sum(-1, keepdim=True)
+                text = said[rows[b, place]].tolist()
+                hypothesis = Hypothesis(text, float(score[b, place]), float(value[b, place]))
+                found[alive[b]].append(hypothesis)
+            best = torch.cat([best, value.masked_fill(~done, -inf)], -1).topk(nbest, -1).values
             score = score.masked_fill(done, -inf)
         # An open prefix ends with at most the score it has, over at most limit + 1 tokens.
-        hope = score.amax(-1) / (here + 1.0) ** alpha
-        going = (hope > best[:, -1]) & (score.amax(-1) > -inf)
+        going = length(score.amax(-1), limit + 1.0) > best[:, -1]
+        if complete is not None:
+            going &= torch.tensor([len(found[b]) < complete for b in alive], device=device)
+        if grown is not None:
+            _settle(grown, alive, going.tolist(), score)
         if not bool(going.any()):
             break
-        rows = parent + torch.arange(B, device=device)[:, None] * W  # (B, W) in the batch of N
-        if bool(going.all()):
-            state, tokens = reorder(state, rows.flatten()), token.flatten()
-        else:
+        if not bool(going.all()):
             stay = going.nonzero().squeeze(1)
             alive = [alive[b] for b in stay.tolist()]
-            state = select(state, rows[stay].flatten())
-            score, tokens = score[stay], token[stay].flatten()
-            places, best = places[stay], best[stay]
-    return [
-        sorted(
-            (Hypothesis(_trace(history, slots, source, t, place), s) for t, place, s in ends),
-            key=lambda hypothesis: -hypothesis.normalised(alpha),
+            score, best, limit = score[stay], best[stay], limit[stay]
+            rows, token = rows[stay].flatten(), token[stay].flatten()
+            state = select(state, rows)
+        else:
+            rows, token = rows.flatten(), token.flatten()
+            state = reorder(state, rows)
+        tokens, said = token, torch.cat([said[rows], token[:, None]], 1)
+    if trees is not None and grown is not None:
+        trees += grown
+    return [sorted(some, key=lambda hypothesis: -hypothesis.value) for some in found]
+
+
+BLOCK = 256  # of the vocabulary, looked at only if its largest is among the best
+
+
+def _select(
+    score: Float[Tensor, "B W"], log_probs: Float[Tensor, "N V"], groups: int, diversity: float
+) -> tuple[Float[Tensor, "B W"], Int[Tensor, "B W"]]:
+    """The best continuations, as many as the beam is wide: scores, and places in (W, V)."""
+    B, W = score.shape
+    V = log_probs.size(-1)
+    if groups == 1:
+        return top(score, log_probs.view(B, W, V), W)
+    each, scores, places = W // groups, [], []
+    spoken = log_probs.new_zeros(B, V)  # how often a token was said at this step
+    for g in range(groups):
+        mine = slice(g * each, (g + 1) * each)
+        total = score[:, mine, None] + log_probs.view(B, W, V)[:, mine]
+        _, index = (total - diversity * spoken[:, None]).flatten(1).topk(each, -1)
+        taken = total.flatten(1).gather(1, index)
+        spoken.scatter_add_(1, index % V, (taken > -inf).to(spoken.dtype))
+        scores.append(taken)
+        places.append(index + g * each * V)
+    return torch.cat(scores, 1), torch.cat(places, 1)
+
+
+def top(
+    score: Float[Tensor, "B W"], log_probs: Float[Tensor, "B W V"], k: int
+) -> tuple[Float[Tensor, "B k"], Int[Tensor, "B k"]]:
+    """The k best sums of a row's score and a token's log-probability: values, places in (W, V).
+
+    The k best lie in the k blocks whose largest are the largest. To find a block's largest is a
+    matter of memory speed; to sort is not.
+    """
+    B, W, V = log_probs.shape
+    blocks = -(-V // BLOCK)
+    if blocks < 8 or k > blocks:
+        return (score[:, :, None] + log_probs).flatten(1).topk(k, -1)
+    whole = V // BLOCK
+    largest = log_probs[:, :, : whole * BLOCK].view(B, W, whole, BLOCK).amax(-1)
+    if whole < blocks:
+        largest = torch.cat([largest, log_probs[:, :, whole * BLOCK :].amax(-1, True)], -1)
+    chosen = (score[:, :, None] + largest).flatten(1).topk(k, -1).indices  # (B, k)
+    row, block = chosen // blocks, chosen % blocks
+    column = block[:, :, None] * BLOCK + torch.arange(BLOCK, device=score.device)  # (B, k, BLOCK)
+    place = (row[:, :, None] * V + column.clamp(max=V - 1)).flatten(1)
+    values = log_probs.reshape(B, W * V).gather(1, place).view(B, k, BLOCK)
+    values = values.masked_fill(column >= V, -inf) + score.gather(1, row)[:, :, None]
+    best, index = values.flatten(1).topk(k, -1)
+    return best, place.gather(1, index)
+
+
+def _grow(
+    trees: list[Tree],
+    alive: list[int],
+    before: Tensor,
+    log_probs: Tensor,
+    rows: Tensor,
+    token: Tensor,
+    score: Tensor,
+    end: int,
+) -> None:
+    """Note the kept continuations of each source, and as many of those that fell beside them."""
+    B, W = before.shape
+    V = log_probs.size(-1)
+    total = (before.view(-1, 1) + log_probs).view(B, W * V)
+    near = total.topk(min(2 * W, W * V), -1)
+    for b, source in enumerate(alive):
+        kept = list(
+            zip((rows[b] - b * W).tolist(), token[b].tolist(), score[b].tolist(), strict=True)
         )
-        for source, ends in enumerate(ended)
-    ]
+        taken = {(row, word) for row, word, _ in kept}
+        others = [
+            (index // V, index % V, value)
+            for index, value in zip(near.indices[b].tolist(), near.values[b].tolist(), strict=True)
+            if (index // V, index % V) not in taken and value > -inf
+        ]
+        trees[source].grow(kept, others[:W], end)
 
 
-def _trace(
-    history: list[list[tuple[list[int], list[int]]]],
-    slots: list[dict[int, int]],
-    source: int,
-    t: int,
-    place: int,
-) -> list[int]:
-    """The tokens that lead to a place in the beam, without the end token that stands there."""
-    tokens = []
-    for step in range(t, -1, -1):
-        row_tokens, row_parents = history[step][slots[step][source]]
-        tokens.append(row_tokens[place])
-        place = row_parents[place]
-    return tokens[:0:-1]
+def _settle(trees: list[Tree], alive: list[int], going: list[bool], score: Tensor) -> None:
+    """Say of the open prefixes of sources that stop that they could not win any more."""
+    for b, source in enumerate(alive):
+        if not going[b]:
+            trees[source].stop([place for place, s in enumerate(score[b].tolist()) if s > -inf])
 
 
 def _check(limits: Sequence[int], rows: int) -> None:
     assert len(limits) == rows, "a limit for every row"
-    assert min(limits) >= 0
+    assert min(limits, default=0) >= 0
 
 
 @torch.inference_mode()
@@ -188,3 +316,19 @@ def token_log_probs(
         columns.append(log_probs.gather(1, column[:, None]))
         first = column
     return torch.cat(columns, 1)
+
+
+@torch.inference_mode()
+def preferred(
+    step: Step, state: Any, tokens: Int[Tensor, "B T"], first: Int[Tensor, "B"], k: int
+) -> tuple[Float[Tensor, "B T"], Float[Tensor, "B T k"], Int[Tensor, "B T k"]]:
+    """Forced decoding: log p of each given token, and the k likeliest in its place with theirs."""
+    columns, values, places = [], [], []
+    for column in tokens.T:
+        log_probs, state = step(first, state)
+        columns.append(log_probs.gather(1, column[:, None]))
+        best = log_probs.topk(min(k, log_probs.size(-1)), -1)
+        values.append(best.values)
+        places.append(best.indices)
+        first = column
+    return torch.cat(columns, 1), torch.stack(values, 1), torch.stack(places, 1)

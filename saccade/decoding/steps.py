@@ -1,33 +1,301 @@
-"""Steps, and functions `Step -> Step` that change what a search may do."""
+"""Steps, and functions `Step -> Step` that change what a search may do; they compose.
+
+A wrapper that has to remember something puts it beside the inner state at the first call, so a
+search is begun with the plain state whatever is wrapped around the step.
+"""
 
 from collections.abc import Callable, Sequence
-from math import inf
-from typing import Any
+from math import inf, log
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from jaxtyping import Float
+from torch import Tensor, nn
 
 from saccade.decoding.search import Step
+from saccade.errors import ConfigError
+from saccade.nn.state import Fixed
+from saccade.nn.watch import watch
 
 Decoder = Callable[[Tensor, Any], tuple[Tensor, Any]]  # ((N, T), state) -> ((N, T, V), state)
+Rule = Callable[[Tensor, Tensor], Tensor]  # ((N, V) log_probs, (N, t) said so far) -> (N, V)
 
 
-def stepper(decoder: Decoder) -> Step:
-    """The step of a decoder: one column in, the next token's log-probabilities out."""
+def stepper(decoder: Decoder, banned: Sequence[int] = ()) -> Step:
+    """The step of a decoder: one column in, the next token's log-probabilities out.
+
+    Those that are banned never come; the others keep their log-probabilities.
+    """
+    columns = list(banned)
 
     def step(tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
         logits, state = decoder(tokens[:, None], state)
-        return logits[:, 0].float().log_softmax(-1), state
+        log_probs = logits[:, 0].float().log_softmax(-1)
+        if columns:
+            log_probs[:, columns] = -inf
+        return log_probs, state
 
     return step
 
 
+def changed(step: Step, change: Callable[[Tensor], Tensor]) -> Step:
+    """The same step with its log-probabilities changed, each row by itself."""
+
+    def other(tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
+        log_probs, state = step(tokens, state)
+        return change(log_probs), state
+
+    return other
+
+
 def ban(step: Step, banned: Sequence[int]) -> Step:
     """The same step, but these tokens never come; the others keep their log-probabilities."""
-    columns = torch.tensor(banned)
+    columns = torch.tensor(banned, dtype=torch.long)
+    return changed(step, lambda log_p: log_p.index_fill(1, columns.to(log_p.device), -inf))
 
-    def without(tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
-        log_probs, state = step(tokens, state)
-        return log_probs.index_fill(1, columns.to(log_probs.device), -inf), state
 
-    return without
+# --- what is drawn from, by sampling --------------------------------------------------------------
+
+
+def tempered(step: Step, temperature: float) -> Step:
+    """Probabilities to the power 1 / temperature: below 1 sharper, above 1 flatter."""
+    return changed(step, lambda log_probs: (log_probs / temperature).log_softmax(-1))
+
+
+def top_k(step: Step, k: int) -> Step:
+    """Only the k likeliest tokens     Fan et al. 2018, arxiv.org/abs/1805.04833"""
+
+    def change(log_probs: Tensor) -> Tensor:
+        least = log_probs.topk(min(k, log_probs.size(-1)), -1).values[:, -1:]
+        return _keep(log_probs, log_probs >= least)
+
+    return changed(step, change)
+
+
+def top_p(step: Step, p: float) -> Step:
+    """Only the likeliest that together have probability p     Holtzman et al. 2020"""
+    return changed(step, lambda log_probs: _smallest_set(log_probs, -log_probs, p))
+
+
+def typical(step: Step, p: float) -> Step:
+    """Only those nearest to the expected surprise, together p     Meister et al. 2023"""
+
+    def change(log_probs: Tensor) -> Tensor:
+        entropy = -torch.xlogy(log_probs.exp(), log_probs.exp()).sum(-1, keepdim=True)
+        return _smallest_set(log_probs, (log_probs + entropy).abs(), p)
+
+    return changed(step, change)
+
+
+def min_p(step: Step, share: float) -> Step:
+    """Only those with at least this share of the likeliest's probability     Nguyen et al. 2024"""
+    bound = log(share)
+    return changed(step, lambda log_p: _keep(log_p, log_p >= log_p.amax(-1, True) + bound))
+
+
+def _smallest_set(log_probs: Tensor, cost: Tensor, p: float) -> Tensor:
+    """The tokens of lowest cost, up to the one with which their probability reaches p."""
+    order = cost.argsort(dim=-1, stable=True)
+    heap = log_probs.gather(-1, order).exp().cumsum(-1)
+    before = heap - log_probs.gather(-1, order).exp()
+    kept = torch.zeros_like(log_probs, dtype=torch.bool).scatter(-1, order, before < p)
+    return _keep(log_probs, kept)
+
+
+def _keep(log_probs: Tensor, kept: Tensor) -> Tensor:
+    return log_probs.masked_fill(~kept, -inf).log_softmax(-1)
+
+
+# --- what may be said, by what was said -----------------------------------------------------------
+
+
+class Told(NamedTuple):
+    inner: Any
+    said: Tensor  # (N, t) tokens
+
+
+def remember(step: Step, rule: Rule) -> Step:
+    """The step under a rule that knows what each row has said so far."""
+
+    def ruled(tokens: Tensor, state: Any) -> tuple[Tensor, Told]:
+        if isinstance(state, Told):
+            said = torch.cat([state.said, tokens[:, None]], 1)
+            log_probs, inner = step(tokens, state.inner)
+        else:
+            said = tokens.new_zeros(len(tokens), 0)  # the first token was not said, but given
+            log_probs, inner = step(tokens, state)
+        return rule(log_probs, said), Told(inner, said)
+
+    return ruled
+
+
+def at_least(step: Step, end: int, length: int) -> Step:
+    """Nothing ends before it has this many tokens."""
+
+    def rule(log_probs: Tensor, said: Tensor) -> Tensor:
+        if said.size(1) >= length:
+            return log_probs
+        return log_probs.index_fill(1, torch.tensor([end], device=log_probs.device), -inf)
+
+    return remember(step, rule)
+
+
+def no_repeat(step: Step, n: int) -> Step:
+    """No n tokens in a row come twice."""
+
+    def rule(log_probs: Tensor, said: Tensor) -> Tensor:
+        if said.size(1) < n:
+            return log_probs
+        grams = said.unfold(1, n, 1)  # (N, t - n + 1, n)
+        again = (grams[:, :, :-1] == said[:, None, said.size(1) - n + 1 :]).all(-1)
+        hit = torch.zeros_like(log_probs).scatter_add_(1, grams[:, :, -1], again.to(log_probs))
+        return log_probs.masked_fill(hit > 0, -inf)
+
+    return remember(step, rule)
+
+
+def avoid(step: Step, phrases: Sequence[Sequence[int]]) -> Step:
+    """None of these phrases ever comes, whatever its length in tokens."""
+    wanted = [list(phrase) for phrase in phrases]
+
+    def rule(log_probs: Tensor, said: Tensor) -> Tensor:
+        log_probs = log_probs.clone()
+        for *beginning, last in wanted:
+            n = len(beginning)
+            if n > said.size(1):
+                continue
+            start = torch.tensor(beginning, dtype=torch.long, device=said.device)
+            log_probs[(said[:, said.size(1) - n :] == start).all(-1), last] = -inf
+        return log_probs
+
+    return remember(step, rule)
+
+
+def repetition(step: Step, penalty: float) -> Step:
+    """Log-probabilities of tokens said before, times the penalty     Keskar et al. 2019"""
+
+    def rule(log_probs: Tensor, said: Tensor) -> Tensor:
+        again = torch.zeros_like(log_probs, dtype=torch.bool).scatter_(1, said, True)
+        return torch.where(again, log_probs * penalty, log_probs)
+
+    return remember(step, rule)
+
+
+def only(step: Step, end: int, texts: Sequence[Sequence[int]]) -> Step:
+    """Nothing but one of these texts can be said: at each step what the tree of them allows."""
+    trie: dict[int, Any] = {}
+    for text in texts:
+        node = trie
+        for token in (*text, end):
+            node = node.setdefault(token, {})
+
+    def rule(log_probs: Tensor, said: Tensor) -> Tensor:
+        allowed = torch.full_like(log_probs, -inf)
+        for n, row in enumerate(said.tolist()):
+            node = trie
+            for token in row:
+                node = node.get(token, {})
+            some = torch.tensor(list(node), dtype=torch.long, device=log_probs.device)
+            allowed[n, some] = log_probs[n, some]
+        return allowed
+
+    return remember(step, rule)
+
+
+class Prompted(NamedTuple):
+    inner: Any
+    prefix: Fixed  # (N, P) tokens, -1 after the last
+    at: Tensor  # (N,) how many were said
+
+
+def prompted(step: Step, prefixes: Sequence[Sequence[int]]) -> Step:
+    """Each source's text begins with its prefix, whose tokens keep their log-probabilities."""
+    longest = max((len(prefix) for prefix in prefixes), default=0)
+    table = torch.tensor([[*prefix, *[-1] * (longest - len(prefix))] for prefix in prefixes])
+
+    def led(tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
+        if not isinstance(state, Prompted):
+            rows = table.to(tokens.device).repeat_interleave(len(tokens) // len(prefixes), 0)
+            state = Prompted(state, Fixed(rows), torch.zeros_like(tokens))
+        log_probs, inner = step(tokens, state.inner)
+        t = int(state.at[0])  # all rows have said as much
+        if t < longest:
+            wanted = state.prefix.tree[:, t]
+            alone = torch.full_like(log_probs, -inf)
+            column = wanted.clamp(min=0)[:, None]
+            alone.scatter_(1, column, log_probs.gather(1, column))
+            log_probs = torch.where(wanted[:, None] >= 0, alone, log_probs)
+        return log_probs, Prompted(inner, state.prefix, state.at + 1)
+
+    return led if longest else step
+
+
+# --- several models -------------------------------------------------------------------------------
+
+
+def ensemble(steps: Sequence[Step], weights: Sequence[float] | None = None) -> Step:
+    """The mean of the steps' probabilities; the state is a tuple of theirs."""
+    shares = [1.0] * len(steps) if weights is None else list(weights)
+    if len(shares) != len(steps) or min(shares) <= 0:
+        raise ConfigError("an ensemble needs a weight above 0 for each of its models")
+    logs = [log(share / sum(shares)) for share in shares]
+
+    def together(tokens: Tensor, state: tuple[Any, ...]) -> tuple[Tensor, tuple[Any, ...]]:
+        answers = [step(tokens, part) for step, part in zip(steps, state, strict=True)]
+        weighted = [log_p + share for (log_p, _), share in zip(answers, logs, strict=True)]
+        return torch.logsumexp(torch.stack(weighted), 0), tuple(part for _, part in answers)
+
+    return together
+
+
+def fuse(step: Step, other: Step, weight: float, first: int, other_first: int) -> Step:
+    """Shallow fusion: a language model's log-probabilities added with a weight; state: a pair.
+
+    Gulcehre et al. 2015, arxiv.org/abs/1503.03535. Where the one begins with `first`, the language
+    model begins with `other_first`.
+    """
+
+    def fused(tokens: Tensor, state: tuple[Any, Any]) -> tuple[Tensor, tuple[Any, Any]]:
+        log_probs, mine = step(tokens, state[0])
+        others, theirs = other(torch.where(tokens == first, other_first, tokens), state[1])
+        return log_probs + weight * others, (mine, theirs)
+
+    return fused
+
+
+# --- what was listened to -------------------------------------------------------------------------
+
+
+class Heard(NamedTuple):
+    inner: Any
+    weights: Tensor  # (N, S) summed attention to each source position
+
+
+def listening(step: Step, attention: nn.Module) -> Step:
+    """The step that also sums the weights of an attention to the source; see `coverage`."""
+
+    def listened(tokens: Tensor, state: Any) -> tuple[Tensor, Heard]:
+        inner, so_far = (state.inner, state.weights) if isinstance(state, Heard) else (state, None)
+        with watch(attention) as maps:
+            log_probs, inner = step(tokens, inner)
+        (calls,) = maps.values()
+        weights = calls[-1]  # (N, 1, S), or (N, H, 1, S)
+        weights = weights.mean(1) if weights.dim() == 4 else weights
+        return log_probs, Heard(inner, weights[:, 0] if so_far is None else so_far + weights[:, 0])
+
+    return listened
+
+
+def coverage(beta: float) -> Callable[[Heard], Float[Tensor, "N"]]:
+    """beta * sum_j log(min(1, attention to source position j)), a bonus for `beam_search`.
+
+    Wu et al. 2016, arxiv.org/abs/1609.08144; positions of padding count as covered, and none as
+    less than a thousandth.
+    """
+
+    def bonus(state: Heard) -> Tensor:
+        covered = state.weights.clamp(1e-3, 1.0)
+        real = state.weights > 0  # padding is never listened to, not even a little
+        return beta * covered.log().masked_fill(~real, 0.0).sum(-1)
+
+    return bonus

@@ -65,6 +65,32 @@ def token_error_rate(
     return 100 * edits / max(length, 1)  # of references that are all empty: 100 for each edit
 
 
+Similarity = Callable[[str, Sequence[str]], list[float]]
+
+
+def similarity(metric: str) -> Similarity:
+    """How near one text is to each of others, by the sentence: chrf, bleu, or 100 less an error."""
+    match metric:
+        case "chrf":
+            chrf_one = CHRF()
+            return lambda text, others: [
+                float(chrf_one.sentence_score(text, [other]).score) for other in others
+            ]
+        case "bleu":  # a sentence has too few 4-grams to do without smoothing
+            bleu_one = BLEU(force=True, effective_order=True)
+            return lambda text, others: [
+                float(bleu_one.sentence_score(text, [other]).score) for other in others
+            ]
+        case "token_error":
+            return lambda text, others: [
+                100.0 - token_error_rate([text], [[other]]) for other in others
+            ]
+        case "sequence_error":
+            return lambda text, others: [100.0 * (text == other) for other in others]
+        case _:
+            raise AssertionError(f"no similarity by {metric}")
+
+
 def _check(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> None:
     if len(hypotheses) != len(references):
         raise DataError(f"{len(hypotheses)} hypotheses, but references for {len(references)}")

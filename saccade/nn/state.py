@@ -5,7 +5,7 @@ the same for every hypothesis about it, is marked `Fixed`: repeated once when a 
 reordered after that.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,3 +73,9 @@ def with_leaves(state: Any, tensors: Iterable[Tensor]) -> Any:
     """A state of the same form that holds these tensors."""
     supply = iter(tensors)
     return map_state(lambda _: next(supply), state)
+
+
+def concat(states: Sequence[Any]) -> Any:
+    """The rows of several states of one form, one after the other."""
+    columns = zip(*(leaves(state) for state in states), strict=True)
+    return with_leaves(states[0], [torch.cat(column) for column in columns])

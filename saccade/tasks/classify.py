@@ -12,7 +12,17 @@ from saccade.models.build import Classifier
 from saccade.nn.loss import Loss
 from saccade.nn.padded import Padded, pad
 from saccade.tasks.labels import LabelTask, label_loss, log_probs_of
-from saccade.tasks.task import Columns, Pair, Prediction, Source, device_of, drop_words, in_batches
+from saccade.tasks.task import (
+    Columns,
+    Pair,
+    Prediction,
+    Query,
+    Request,
+    Source,
+    device_of,
+    drop_words,
+    in_batches,
+)
 from saccade.tasks.translate import encode_sources
 
 
@@ -50,21 +60,17 @@ class Classify(LabelTask):
         }
 
     def predict(
-        self,
-        network: Classifier,
-        sources: Sequence[Source],
-        width: int | None = None,
-        nbest: int = 1,
+        self, network: Classifier, queries: Sequence[Query], request: Request
     ) -> list[Prediction]:
         def one(logits: Tensor) -> Prediction:
-            best = logits.log_softmax(-1).topk(min(nbest, len(self.labels)))
+            best = logits.log_softmax(-1).topk(min(request.nbest, len(self.labels)))
             ranked = [
                 (self.labels.label(i), score)
                 for i, score in zip(best.indices.tolist(), best.values.tolist(), strict=True)
             ]
             return Prediction(*ranked[0], others=tuple(ranked[1:]))
 
-        return [one(row) for row in self._logits(network, sources)]
+        return [one(row) for row in self._logits(network, [query.source for query in queries])]
 
     def score(self, network: Classifier, pairs: Sequence[Pair]) -> list[tuple[float, int]]:
         logits = self._logits(network, [source for source, _ in pairs])

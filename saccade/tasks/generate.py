@@ -1,53 +1,391 @@
 """What `translate` and `model` share: teacher forcing, search with a decoder, and its results."""
 
 import sys
-from collections.abc import Sequence
-from typing import Any
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
-from saccade.config import Config, Decode
-from saccade.decoding.search import Hypothesis, beam_search, greedy
-from saccade.decoding.steps import ban, stepper
-from saccade.models.decoders import Decoder
+from saccade.config import Decode
+from saccade.data.lines import Defect, FileError, lines_of
+from saccade.decoding import steps
+from saccade.decoding.risk import least_risk
+from saccade.decoding.sample import draw, sample
+from saccade.decoding.search import (
+    Hypothesis,
+    Length,
+    Step,
+    beam_search,
+    greedy,
+    likeliest,
+    preferred,
+    token_log_probs,
+    walk,
+)
+from saccade.decoding.tree import Tree
+from saccade.errors import ConfigError, DataError
+from saccade.metrics.text import similarity
+from saccade.models.build import Generator
+from saccade.models.decoders import Decoder, RecurrentDecoder, TransformerDecoder
 from saccade.nn.padded import Padded
-from saccade.tasks.task import Prediction
+from saccade.nn.state import repeat, select
+from saccade.tasks.task import (
+    Prediction,
+    Query,
+    Request,
+    Task,
+    Token,
+    Voice,
+    in_batches,
+)
 from saccade.text.tokenizers import Tokenizer
 from saccade.text.vocab import BOS, EOS, PAD, SEP, UNK
+
+SILENT = (PAD, UNK, BOS, SEP)  # what is no text is never said
+ALTERNATIVES = 5  # shown beside a token
+
+
+class Found(NamedTuple):
+    """The hypotheses about one query, the best first, or why there are none."""
+
+    hypotheses: list[Hypothesis]
+    problem: str = ""
+    tokens: tuple[Token, ...] = ()
+    tree: Tree | None = None
+
+
+class Begun(NamedTuple):
+    """A search about to begin: what was read, and a step that says how it may go on."""
+
+    step: Step  # under all that was asked for
+    state: Any
+    plain: Step  # the models' own
+    plain_state: Any
+    first: Tensor  # (B,)
+    attention: nn.Module | None  # to the source
+
+
+class GeneratingTask(Task):
+    """A task whose answers are searched for."""
+
+    output: Tokenizer
+    equal = False  # whether a batch must hold inputs of one length
+
+    @abstractmethod
+    def rows(self, queries: Sequence[Query]) -> list[list[int]]:
+        """The ids that a network reads of each query."""
+
+    @abstractmethod
+    def start(self, network: Generator, rows: list[list[int]]) -> tuple[Any, Tensor]:
+        """The decoder's state after reading these rows, and the token it goes on from."""
+
+    @abstractmethod
+    def limit(self, row: Sequence[int], decode: Decode) -> int:
+        """How many tokens an answer to this row may have; less than 0 if it is too long to read."""
+
+    @abstractmethod
+    def written(self, row: Sequence[int], tokens: Sequence[int]) -> list[int]:
+        """The tokens of the whole text when these were said after reading this row."""
+
+    def predict(
+        self, network: Generator, queries: Sequence[Query], request: Request
+    ) -> list[Prediction]:
+        rows, found = self.rows(queries), self.search(network, queries, request)
+        texts = self.output.decode(
+            [
+                self.written(row, hypothesis.tokens)
+                for row, answer in zip(rows, found, strict=True)
+                for hypothesis in answer.hypotheses
+            ]
+        )
+        supply, predictions = iter(texts), []
+        for answer in found:
+            ranked = [(next(supply), hypothesis.score) for hypothesis in answer.hypotheses]
+            if not ranked:
+                predictions.append(Prediction("", 0.0, problem=answer.problem))
+                continue
+            if request.decode.risk != "off":
+                ranked = self._least_risk(ranked, request.decode)
+            ranked = ranked[: request.nbest]
+            (text, score), *others = ranked
+            predictions.append(
+                Prediction(text, score, tuple(others), tokens=answer.tokens, tree=answer.tree)
+            )
+        return predictions
+
+    def _least_risk(
+        self, ranked: list[tuple[str, float]], decode: Decode
+    ) -> list[tuple[str, float]]:
+        """The candidates again, the one nearest to all others first."""
+        name = getattr(self.config.task, "metric", "chrf") if decode.risk == "metric" else ""
+        utility = similarity(name or decode.risk)
+        weights = [0.0 if decode.sample else score for _, score in ranked]
+        order = least_risk([text for text, _ in ranked], weights, utility)
+        return [ranked[i] for i in order]
+
+    def search(self, network: Generator, queries: Sequence[Query], request: Request) -> list[Found]:
+        """For each query its hypotheses, the best first."""
+        decode = request.decode
+        check_voices(self, request)
+        rows, prefixes = self.rows(queries), self._prefixes(queries)
+        limits = [self.limit(row, decode) for row in rows]
+        fine = [i for i, limit in enumerate(limits) if limit >= 0]
+
+        def work(some: list[int]) -> list[Found]:
+            begun = self.begin(network, [queries[i] for i in some], request)
+            few = [limits[i] for i in some]
+            return answer(begun, few, request, [queries[i].number for i in some], self.output)
+
+        each = decode.candidates if decode.risk != "off" else decode.width
+        budget = max(1, decode.batch_tokens // max(request.nbest, each))
+        lengths = [len(rows[i]) + len(prefixes[i]) for i in fine]
+        answers = in_batches(fine, lengths, budget, work, equal=self.equal)
+        ready = dict(zip(fine, answers, strict=True))
+        trouble = "longer than the model's positions: shorten it"
+        return [ready.get(i) or Found([], trouble) for i in range(len(queries))]
+
+    def begin(self, network: Generator, queries: Sequence[Query], request: Request) -> Begun:
+        """What the network, and those that speak with it, make of these queries before a token."""
+        decode = request.decode
+        parts = []
+        with torch.inference_mode():
+            for voice in (Voice(self, network), *request.others):
+                state, first = voice.task.start(voice.network, voice.task.rows(queries))
+                parts.append((steps.stepper(voice.network.decoder, SILENT), state))
+            plain, plain_state = parts[0]
+            if len(parts) > 1:
+                plain = steps.ensemble([step for step, _ in parts])
+                plain_state = tuple(state for _, state in parts)
+            step, state = plain, plain_state
+            if request.model is not None:
+                speaker = request.model.network.decoder
+                step = steps.fuse(step, steps.stepper(speaker), decode.model_weight, BOS, EOS)
+                state = (state, speaker.start(None, len(queries)))
+        attention = None
+        if decode.coverage:
+            attention = attention_of(network.decoder)
+            step = steps.listening(step, attention)
+        prefixes = self._prefixes(queries)
+        step = steps.prompted(step, prefixes) if any(prefixes) else step
+        return Begun(self._ruled(step, decode), state, plain, plain_state, first, attention)
+
+    def _ruled(self, step: Step, decode: Decode) -> Step:
+        if decode.repetition > 1.0:
+            step = steps.repetition(step, decode.repetition)
+        if decode.no_repeat:
+            step = steps.no_repeat(step, decode.no_repeat)
+        if decode.min_len:
+            step = steps.at_least(step, EOS, decode.min_len)
+        if decode.banned:
+            step = steps.avoid(step, self._phrases(decode.banned))
+        if decode.only:
+            step = steps.only(step, EOS, permitted(decode.only, self.output))
+        if decode.sample:
+            step = filtered(step, decode)
+        return step
+
+    def _phrases(self, banned: Sequence[str]) -> list[list[int]]:
+        phrases = self.output.encode(banned)
+        for text, ids in zip(banned, phrases, strict=True):
+            if not ids or UNK in ids:
+                raise ConfigError(f"decode.banned: {text!r}: the model has no words for it")
+        return phrases
+
+    def _prefixes(self, queries: Sequence[Query]) -> list[list[int]]:
+        """The tokens with which each answer has to begin."""
+        if not any(query.prefix for query in queries):
+            return [[] for _ in queries]
+        prefixes = self.output.encode([query.prefix for query in queries])
+        for query, ids in zip(queries, prefixes, strict=True):
+            if UNK in ids:
+                raise ConfigError(
+                    f"the prefix {query.prefix!r} holds what the model has no token for"
+                )
+        return prefixes
+
+    def stream(self, network: Generator, query: Query, request: Request) -> Iterator[str]:
+        """The text of one answer, piece by piece as it comes; greedy, or drawn."""
+        decode = request.decode
+        (row,) = self.rows([query])
+        limit = self.limit(row, decode)
+        if limit < 0:
+            raise DataError(f"input {query.number + 1}: longer than the model's positions")
+        begun = self.begin(network, [query], request)
+        pick = draw(decode.seed, [query.number << 20]) if decode.sample else likeliest
+        tokens: list[int] = []
+        shown = ""
+        for ((_, token, _),) in walk(
+            begun.step, begun.state, begun.first, end=EOS, limits=[limit], pick=pick
+        ):
+            tokens += [token] if token != EOS else []
+            text = self.output.decode([self.written(row, tokens)])[0]
+            if text.startswith(shown) and (token == EOS or not text.endswith("\ufffd")):
+                yield text[len(shown) :]
+                shown = text
+
+
+def answer(
+    begun: Begun,
+    limits: Sequence[int],
+    request: Request,
+    numbers: Sequence[int],
+    output: Tokenizer,
+) -> list[Found]:
+    """The search that was asked for, from where it begins, for each source of a batch."""
+    decode, (step, state, plain, plain_state, first, attention) = request.decode, begun
+    candidates = decode.candidates if decode.risk != "off" else request.nbest
+    trees: list[Tree] | None = [] if request.details else None
+    if decode.sample:
+        keys = [(number << 20) + i for number in numbers for i in range(candidates)]
+        flat = sample(
+            step,
+            repeat(state, candidates),
+            first.repeat_interleave(candidates),
+            end=EOS,
+            limits=[limit for limit in limits for _ in range(candidates)],
+            seed=decode.seed,
+            keys=keys,
+        )
+        found = [flat[i : i + candidates] for i in range(0, len(flat), candidates)]
+    elif max(decode.width, candidates) == 1 and trees is None:
+        found = [[one] for one in greedy(step, state, first, end=EOS, limits=limits)]
+    else:
+        found = beam_search(
+            step,
+            state,
+            first,
+            end=EOS,
+            width=max(decode.width, candidates),
+            limits=limits,
+            length=Length(decode.length, decode.alpha),
+            nbest=candidates,
+            complete=decode.complete,
+            groups=decode.groups,
+            diversity=decode.diversity,
+            bonus=None if attention is None else steps.coverage(decode.coverage),
+            trees=trees,
+        )
+    found = [[one for one in some if one.score > float("-inf")][:candidates] for some in found]
+    if _weighed(request):
+        found = rescored(plain, plain_state, first, found)
+    tokens: list[tuple[Token, ...]] = [()] * len(found)
+    if request.details:
+        tokens = [
+            told(plain, plain_state, first, b, some[0], output) if some else ()
+            for b, some in enumerate(found)
+        ]
+    nothing = "nothing can be said under the constraints"
+    return [
+        Found(some, "" if some else nothing, tokens[b], trees[b] if trees else None)
+        for b, some in enumerate(found)
+    ]
+
+
+def _weighed(request: Request) -> bool:
+    """Whether the search's scores are not the models' own log-probabilities."""
+    decode = request.decode
+    filters = (decode.temperature, decode.top_k, decode.top_p, decode.min_p, decode.typical)
+    drawn = decode.sample and filters != (1.0, None, 1.0, 0.0, 1.0)
+    return decode.repetition > 1.0 or request.model is not None or drawn
+
+
+def rescored(
+    step: Step, state: Any, first: Tensor, found: list[list[Hypothesis]]
+) -> list[list[Hypothesis]]:
+    """The same hypotheses with their log-probabilities under another step, by forced decoding."""
+    rows = [b for b, some in enumerate(found) for _ in some]
+    if not rows:
+        return found
+    texts = [torch.tensor([*one.tokens, EOS]) for some in found for one in some]
+    lengths = torch.tensor([len(text) for text in texts])
+    padded = nn.utils.rnn.pad_sequence(texts, batch_first=True).to(first.device)
+    index = torch.tensor(rows, device=first.device)
+    log_probs = token_log_probs(step, select(state, index), padded, first[index]).cpu()
+    real = torch.arange(padded.size(1)) < lengths[:, None]
+    scores = iter(log_probs.masked_fill(~real, 0.0).sum(1).tolist())
+    return [[Hypothesis(one.tokens, next(scores), one.value) for one in some] for some in found]
+
+
+def told(
+    step: Step, state: Any, first: Tensor, b: int, best: Hypothesis, output: Tokenizer
+) -> tuple[Token, ...]:
+    """Each token of a hypothesis, with its log-probability and the likeliest in its place."""
+    row = torch.tensor([b], device=first.device)
+    ids = [*best.tokens, EOS]
+    tokens = torch.tensor([ids], device=first.device)
+    log_probs, values, places = preferred(
+        step, select(state, row), tokens, first[row], ALTERNATIVES
+    )
+    names = output.tokens(ids)
+    return tuple(
+        Token(name, log_p, tuple(zip(output.tokens(some), scores, strict=True)))
+        for name, log_p, some, scores in zip(
+            names, log_probs[0].tolist(), places[0].tolist(), values[0].tolist(), strict=True
+        )
+    )
+
+
+def filtered(step: Step, decode: Decode) -> Step:
+    """The step from which is drawn: a temperature first, then the filters."""
+    if decode.temperature != 1.0:
+        step = steps.tempered(step, decode.temperature)
+    if decode.top_k is not None:
+        step = steps.top_k(step, decode.top_k)
+    if decode.typical < 1.0:
+        step = steps.typical(step, decode.typical)
+    if decode.top_p < 1.0:
+        step = steps.top_p(step, decode.top_p)
+    if decode.min_p > 0.0:
+        step = steps.min_p(step, decode.min_p)
+    return step
+
+
+def attention_of(decoder: Decoder) -> nn.Module:
+    """The attention to the source: a recurrent decoder's, or the last layer's of a Transformer."""
+    if isinstance(decoder, TransformerDecoder) and hasattr(decoder.blocks[-1], "cross"):
+        return decoder.blocks[-1].cross
+    if isinstance(decoder, RecurrentDecoder) and decoder.attention is not None:
+        return decoder.attention
+    raise ConfigError("decode.coverage: this model has no attention to a source; set it to 0")
+
+
+def check_voices(task: GeneratingTask, request: Request) -> None:
+    """Refuse others that do not speak the same vocabulary."""
+    voices = [("the ensemble", other) for other in request.others]
+    voices += [("decode.model", request.model)] if request.model else []
+    for where, voice in voices:
+        if not isinstance(voice.task, GeneratingTask) or not task.output.agrees(voice.task.output):
+            raise ConfigError(
+                f"{where}: the vocabularies differ; train the other run with the same tokenizer, "
+                "a language model with task.vocabulary = this run's target.json"
+            )
+
+
+@lru_cache(maxsize=4)
+def permitted(path: str, output: Tokenizer) -> list[list[int]]:
+    """The permitted outputs of a file as ids; those that the model cannot write are left out."""
+    texts = []
+    try:
+        for row in lines_of(path):
+            if isinstance(row, Defect):
+                raise DataError(str(row))
+            texts.append(row)
+    except FileError as error:
+        raise DataError(str(error.defect)) from None
+    ids = [row for row in output.encode([t for t in texts if t.strip()]) if UNK not in row]
+    if not ids:
+        raise ConfigError(f"decode.only: {Path(path)}: the model can write none of its lines")
+    return ids
 
 
 def shifted(target: Padded) -> tuple[Tensor, Padded]:
     """Teacher forcing's two views of a target: what the decoder reads, what it should say next."""
     said = Padded(target.values[:, 1:], (target.lengths - 1).clamp(min=0))
     return target.values[:, :-1], said
-
-
-def search(
-    decoder: Decoder,
-    state: Any,
-    first: Tensor,
-    limits: Sequence[int],
-    decode: Decode,
-    width: int,
-    nbest: int,
-) -> list[list[Hypothesis]]:
-    """For each row its hypotheses, the best first; what is no text is never said."""
-    step = ban(stepper(decoder), [PAD, UNK, BOS, SEP])
-    if width == 1:
-        return [[found] for found in greedy(step, state, first, end=EOS, limits=limits)]
-    return beam_search(
-        step, state, first, end=EOS, width=width, limits=limits, alpha=decode.alpha, nbest=nbest
-    )
-
-
-def prediction(
-    tokenizer: Tokenizer, hypotheses: Sequence[Hypothesis], nbest: int, prefix: Sequence[int] = ()
-) -> Prediction:
-    """The best hypotheses as text, each after the prefix."""
-    some = hypotheses[:nbest]
-    texts = tokenizer.decode([[*prefix, *found.tokens] for found in some])
-    ranked = [(text, found.score) for text, found in zip(texts, some, strict=True)]
-    return Prediction(*ranked[0], others=tuple(ranked[1:]))
 
 
 def summed(decoder: Decoder, tokens: Tensor, said: Padded, state: Any) -> list[tuple[float, int]]:
@@ -59,7 +397,7 @@ def summed(decoder: Decoder, tokens: Tensor, said: Padded, state: Any) -> list[t
     return list(zip(log_probs.sum(1).tolist(), said.lengths.tolist(), strict=True))
 
 
-def longest_output(config: Config) -> int:
-    """How many positions a decoder has: all of them, unless they are learned."""
-    learned = getattr(config.decoder, "positions", "") == "learned"
-    return config.decoder.max_positions if learned else sys.maxsize  # type: ignore[union-attr]
+def positions_of(part: Any) -> int:
+    """How many positions a part of a network has: all of them, unless they are learned."""
+    learned = getattr(part, "positions", "") == "learned"
+    return int(part.max_positions) if learned else sys.maxsize

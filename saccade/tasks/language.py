@@ -10,22 +10,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from saccade.config import Config, RecurrentDecoder
+from saccade.config import Config, Decode, RecurrentDecoder
 from saccade.config import LanguageModel as Settings
 from saccade.data.batches import Array, Batch, Corpus, Stream
-from saccade.decoding.search import Hypothesis
+from saccade.errors import ConfigError
 from saccade.models.build import Generator, Network, build
 from saccade.nn.loss import Loss
 from saccade.nn.padded import pad
 from saccade.nn.state import detach
-from saccade.tasks.generate import longest_output, prediction, search, shifted, summed
+from saccade.tasks.generate import GeneratingTask, positions_of, shifted, summed
 from saccade.tasks.task import (
     Columns,
     Pair,
-    Prediction,
-    Source,
-    Task,
+    Query,
     device_of,
     drop_words,
     in_batches,
@@ -34,8 +33,9 @@ from saccade.text.tokenizers import Tokenizer
 from saccade.text.vocab import EOS
 
 
-class LanguageModel(Task):
+class LanguageModel(GeneratingTask):
     higher_is_better = False
+    equal = True  # a state has no padding before its first token
 
     def __init__(self, config: Config, tokenizer: Tokenizer):
         super().__init__(config)
@@ -51,6 +51,8 @@ class LanguageModel(Task):
     @classmethod
     def fit(cls, config: Config, pairs: Callable[[], Iterable[Pair]]) -> "LanguageModel":
         assert isinstance(config.task, Settings)
+        if config.task.vocabulary:
+            return cls(config, Tokenizer.load(config.task.vocabulary))
         lines = (source[0] for source, _ in pairs())
         return cls(config, Tokenizer.train(config.task.tokenizer, lines))
 
@@ -132,35 +134,28 @@ class LanguageModel(Task):
             count += gold.numel()
         return nll, count
 
-    def predict(
-        self,
-        network: Generator,
-        sources: Sequence[Source],
-        width: int | None = None,
-        nbest: int = 1,
-    ) -> list[Prediction]:
-        """Each prefix completed to the end of its line."""
-        decode = self.config.decode
-        width = decode.width if width is None else width
-        prefixes = [[EOS, *ids] for ids in self.tokenizer.encode([s[0] for s in sources])]
+    @property
+    def output(self) -> Tokenizer:  # type: ignore[override]
+        return self.tokenizer
 
-        def work(some: list[list[int]]) -> list[list[Hypothesis]]:
-            tokens = pad(some).to(device_of(network)).values
-            with torch.inference_mode():
-                state = network.decoder.start(None, len(some))
-                if tokens.size(1) > 1:
-                    _, state = network.decoder.hidden(tokens[:, :-1], state)
-            room = longest_output(self.config) - tokens.size(1)
-            limits = [max(0, min(decode.max_len, room))] * len(some)
-            return search(network.decoder, state, tokens[:, -1], limits, decode, width, nbest)
+    def rows(self, queries: Sequence[Query]) -> list[list[int]]:
+        """Each prefix, to be completed to the end of its line."""
+        if any(query.prefix for query in queries):
+            raise ConfigError("a language model completes its input: put the prefix there")
+        return [[EOS, *ids] for ids in self.tokenizer.encode([q.source[0] for q in queries])]
 
-        budget = max(1, decode.batch_tokens // width)
-        lengths = [len(prefix) for prefix in prefixes]
-        found = in_batches(prefixes, lengths, budget, work, equal=True)
-        return [
-            prediction(self.tokenizer, hypotheses, nbest, prefix)
-            for prefix, hypotheses in zip(prefixes, found, strict=True)
-        ]
+    def start(self, network: Generator, rows: list[list[int]]) -> tuple[Any, Tensor]:
+        tokens = pad(rows).to(device_of(network)).values
+        state = network.decoder.start(None, len(rows))
+        if tokens.size(1) > 1:
+            _, state = network.decoder.hidden(tokens[:, :-1], state)
+        return state, tokens[:, -1]
+
+    def limit(self, row: Sequence[int], decode: Decode) -> int:
+        return min(decode.max_len, positions_of(self.config.decoder) - len(row))
+
+    def written(self, row: Sequence[int], tokens: Sequence[int]) -> list[int]:
+        return [*row, *tokens]
 
     def score(self, network: Generator, pairs: Sequence[Pair]) -> list[tuple[float, int]]:
         rows = [[EOS, *ids] for ids in self.encode(pairs)[1]]

@@ -12,7 +12,17 @@ from saccade.models.build import Tagger
 from saccade.nn.loss import Loss
 from saccade.nn.padded import Padded, pad
 from saccade.tasks.labels import LabelTask, label_loss, log_probs_of
-from saccade.tasks.task import Columns, Pair, Prediction, Source, device_of, drop_words, in_batches
+from saccade.tasks.task import (
+    Columns,
+    Pair,
+    Prediction,
+    Query,
+    Request,
+    Source,
+    device_of,
+    drop_words,
+    in_batches,
+)
 
 
 class Tag(LabelTask):
@@ -60,14 +70,14 @@ class Tag(LabelTask):
         return "span_f1" if metrics.is_bio(self.labels.labels) else "accuracy"
 
     def predict(
-        self, network: Tagger, sources: Sequence[Source], width: int | None = None, nbest: int = 1
+        self, network: Tagger, queries: Sequence[Query], request: Request
     ) -> list[Prediction]:
         def one(logits: Tensor) -> Prediction:
             log_probs, best = logits.log_softmax(-1).max(-1)
             tags = [self.labels.label(i) for i in best.tolist()]
             return Prediction(" ".join(tags), float(log_probs.sum()))
 
-        return [one(rows) for rows in self._logits(network, sources)]
+        return [one(rows) for rows in self._logits(network, [query.source for query in queries])]
 
     def score(self, network: Tagger, pairs: Sequence[Pair]) -> list[tuple[float, int]]:
         found = []

@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
-from saccade.config import Config
+from saccade.config import Config, Decode
 from saccade.data.batches import Batch, Corpus
+from saccade.decoding.tree import Tree
 from saccade.models.build import Network
 from saccade.nn.loss import Loss
 from saccade.text.vocab import UNK
@@ -28,6 +29,40 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
+class Query(NamedTuple):
+    """One input: its columns, its number among the inputs, and how its output has to begin."""
+
+    source: Source
+    number: int = 0
+    prefix: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is wanted of a prediction."""
+
+    decode: Decode
+    nbest: int = 1
+    details: bool = False  # each token's log-probability and alternatives, and the beam's tree
+    others: tuple["Voice", ...] = ()  # to decide together with
+    model: "Voice | None" = None  # a language model to listen to
+
+
+class Voice(NamedTuple):
+    """A task and its network, where several speak together."""
+
+    task: Any
+    network: Any
+
+
+class Token(NamedTuple):
+    """A token of an output as it is written, its log-probability, and what it was preferred to."""
+
+    text: str
+    log_p: float
+    alternatives: tuple[tuple[str, float], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Prediction:
     """What a model makes of one input: the best text, its score, and the runners-up."""
@@ -35,6 +70,9 @@ class Prediction:
     text: str
     score: float  # log-probability
     others: tuple[tuple[str, float], ...] = ()
+    problem: str = ""  # why there is no text
+    tokens: tuple[Token, ...] = ()  # where details were asked for
+    tree: Tree | None = None
 
 
 class Batches(Protocol):
@@ -99,10 +137,8 @@ class Task(ABC):
         """The metrics on these examples; `quick` searches greedily, as is enough while training."""
 
     @abstractmethod
-    def predict(
-        self, network: Any, sources: Sequence[Source], width: int | None = None, nbest: int = 1
-    ) -> list[Prediction]:
-        """A prediction for each source, in order."""
+    def predict(self, network: Any, queries: Sequence[Query], request: Request) -> list[Prediction]:
+        """A prediction for each query, in order."""
 
     @abstractmethod
     def score(self, network: Any, pairs: Sequence[Pair]) -> list[tuple[float, int]]:

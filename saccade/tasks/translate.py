@@ -7,21 +7,20 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from saccade.config import Config
+from saccade.config import Config, Decode
 from saccade.config import Translate as Settings
 from saccade.data.batches import Batch, Corpus, Epoch, epoch_of, in_order
-from saccade.decoding.search import Hypothesis
 from saccade.metrics import text as metrics
 from saccade.models.build import Generator, Network, build
 from saccade.nn.loss import Loss
 from saccade.nn.padded import Padded, pad
-from saccade.tasks.generate import longest_output, prediction, search, shifted, summed
+from saccade.tasks.generate import GeneratingTask, positions_of, shifted, summed
 from saccade.tasks.task import (
     Columns,
     Pair,
-    Prediction,
+    Query,
+    Request,
     Source,
-    Task,
     device_of,
     drop_words,
     in_batches,
@@ -30,7 +29,7 @@ from saccade.text.tokenizers import Tokenizer
 from saccade.text.vocab import BOS, EOS, SEP
 
 
-class Translate(Task):
+class Translate(GeneratingTask):
     def __init__(self, config: Config, source: Tokenizer, target: Tokenizer):
         super().__init__(config)
         assert isinstance(config.task, Settings)
@@ -107,8 +106,11 @@ class Translate(Task):
         references: dict[Source, list[str]] = {}
         for source, target in pairs:  # a source with several targets may be given any of them
             references.setdefault(source, []).append(str(target))
-        width = 1 if quick else None
-        texts = [p.text for p in self.predict(network, list(references), width)]
+        decode = self.config.decode
+        if quick:  # the best model is much the same by any search
+            decode = decode.model_copy(update={"width": 1, "groups": 1, "risk": "off"})
+        queries = [Query(source, number) for number, source in enumerate(references)]
+        texts = [p.text for p in self.predict(network, queries, Request(decode))]
         gold = list(references.values())
         found = {"loss": nll / max(count, 1)}
         if self.metric in ("bleu", "chrf"):
@@ -126,39 +128,26 @@ class Translate(Task):
             return self.target.decode(self.target.encode(targets))
         return targets if self.target.lossless else [" ".join(t.split()) for t in targets]
 
-    def predict(
-        self,
-        network: Generator,
-        sources: Sequence[Source],
-        width: int | None = None,
-        nbest: int = 1,
-    ) -> list[Prediction]:
-        found = self.search(network, sources, width, nbest)
-        return [prediction(self.target, hypotheses, nbest) for hypotheses in found]
+    @property
+    def output(self) -> Tokenizer:  # type: ignore[override]
+        return self.target
 
-    def search(
-        self,
-        network: Generator,
-        sources: Sequence[Source],
-        width: int | None = None,
-        nbest: int = 1,
-    ) -> list[list[Hypothesis]]:
-        """For each source its hypotheses, the best first."""
-        decode = self.config.decode
-        width = decode.width if width is None else width
-        rows = encode_sources(self.source, sources)
+    def rows(self, queries: Sequence[Query]) -> list[list[int]]:
+        return encode_sources(self.source, [query.source for query in queries])
 
-        def work(some: list[list[int]]) -> list[list[Hypothesis]]:
-            source = pad(some).to(device_of(network))
-            with torch.inference_mode():
-                state = network.decoder.start(network.encode(source), len(some))
-            first = torch.full((len(some),), BOS, device=device_of(network))
-            longest = min(decode.max_len, longest_output(self.config) - 1)
-            limits = [min(longest, 10 + int(len(row) * decode.max_ratio)) for row in some]
-            return search(network.decoder, state, first, limits, decode, width, nbest)
+    def start(self, network: Generator, rows: list[list[int]]) -> tuple[Any, Tensor]:
+        device = device_of(network)
+        state = network.decoder.start(network.encode(pad(rows).to(device)), len(rows))
+        return state, torch.full((len(rows),), BOS, device=device)
 
-        budget = max(1, decode.batch_tokens // width)
-        return in_batches(rows, [len(row) for row in rows], budget, work)
+    def limit(self, row: Sequence[int], decode: Decode) -> int:
+        if len(row) > positions_of(self.config.encoder):
+            return -1
+        longest = min(decode.max_len, positions_of(self.config.decoder) - 1)
+        return min(longest, 10 + int(len(row) * decode.max_ratio))
+
+    def written(self, row: Sequence[int], tokens: Sequence[int]) -> list[int]:
+        return list(tokens)
 
     def score(self, network: Generator, pairs: Sequence[Pair]) -> list[tuple[float, int]]:
         sources, targets, _ = self.encode(pairs)

@@ -106,6 +106,10 @@ class Tokenizer:
         """The size of the vocabulary, specials included."""
         return len(self._pieces)
 
+    def agrees(self, other: "Tokenizer") -> bool:
+        """Whether the ids of both mean the same."""
+        return self.config.kind == other.config.kind and self._pieces == other._pieces
+
     @property
     def lossless(self) -> bool:
         """Whether `decode(encode(text))` is `text`.

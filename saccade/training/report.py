@@ -5,17 +5,20 @@ files if it is installed.
 """
 
 import json
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from time import monotonic
+from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from saccade.training.events import Evaluated, Event, Finished, Noticed, Prepared, Skipped, StepDone
 
+Item = TypeVar("Item")
 LOG_SECONDS = 5.0  # between lines of a log that people or files keep
 
 
@@ -81,6 +84,34 @@ def sentence(event: Event) -> str | None:
             )
         case _:
             return None
+
+
+def counting(items: Iterable[Item], path: Path | None) -> Iterator[Item]:
+    """The items, one for each line of a file, counted by a bar on a terminal that shows no text."""
+    console = Console(stderr=True)
+    supply = iter(items)
+    first = next(supply, None)  # before the bar's thread: workers are made without it
+    if first is None:
+        return
+    yield first
+    if not console.is_terminal or sys.stdout.isatty():
+        yield from supply
+        return
+    total, start = _lines_in(path), monotonic()
+    with _bar(console) as bar:
+        task = bar.add_task("", total=total, status="")
+        for done, item in enumerate(supply, 2):
+            speed = done / max(monotonic() - start, 1e-9)
+            bar.update(task, completed=done, status=f"{done:,} lines  {speed:,.0f}/s")
+            yield item
+
+
+def _lines_in(path: Path | None) -> float | None:
+    """How many lines a plain file has; None where only reading it to the end would tell."""
+    if path is None or not path.is_file() or path.suffix == ".gz":
+        return None
+    with path.open("rb") as file:
+        return sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b"")) or None
 
 
 def _clock(seconds: float) -> str:

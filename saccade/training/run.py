@@ -9,7 +9,9 @@ data/              the tokenised corpus
 """
 
 import os
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +21,9 @@ from saccade.config import Config, assign, parse, read_toml, write_toml
 from saccade.data.lines import Defect, Example, counted
 from saccade.data.sources import examples, read, words_of
 from saccade.errors import CheckpointError, ConfigError, DataError
-from saccade.models.build import Network
+from saccade.models.build import Generator, Network
 from saccade.tasks.choose import complete
+from saccade.tasks.generate import GeneratingTask, check_voices, permitted
 from saccade.tasks.labels import LabelTask
 from saccade.tasks.prepare import (
     Prepared,
@@ -30,7 +33,8 @@ from saccade.tasks.prepare import (
     refuse_unseen,
     reopen,
 )
-from saccade.tasks.task import Pair, Prediction, Task, chunks
+from saccade.tasks.task import Pair, Prediction, Query, Request, Task, Voice, chunks
+from saccade.tasks.workers import Here, Pending, Predictor, Workers, count_workers
 from saccade.training import checkpoint as disk
 from saccade.training import events
 from saccade.training.loop import Trainer
@@ -52,45 +56,117 @@ class Run:
         self.network = network
 
     def predict(
-        self, inputs: Iterable[str | Sequence[str]], width: int | None = None, nbest: int = 1
-    ) -> list[Prediction]:
-        """A prediction for each input, in order; an input is a text, or a tuple of columns."""
-        return list(self.stream(inputs, width, nbest))
-
-    def stream(
         self,
         inputs: Iterable[str | Sequence[str]],
         width: int | None = None,
         nbest: int = 1,
+        *,
+        settings: Mapping[str, Any] | None = None,
+        prefixes: Iterable[str] | None = None,
+        details: bool = False,
+        others: Sequence["Run"] = (),
+    ) -> list[Prediction]:
+        """A prediction for each input, in order; an input is a text, or a tuple of columns.
+
+        `settings` are keys of the configuration's table `decode`, as in
+        {"sample": True, "temperature": 0.7}; `width` is one of them. `prefixes` are how the answers
+        have to begin. With `details` each prediction has its tokens, their alternatives and the
+        tree of the beam. `others` are runs with the same target vocabulary that decide together
+        with this one.
+        """
+        request = self.request(width, nbest, settings=settings, details=details, others=others)
+        return list(self.stream(inputs, request, prefixes))
+
+    def request(
+        self,
+        width: int | None = None,
+        nbest: int = 1,
+        *,
+        settings: Mapping[str, Any] | None = None,
+        details: bool = False,
+        others: Sequence["Run"] = (),
+    ) -> Request:
+        """What is wanted of predictions, checked: the run's own settings and these."""
+        config, settings = self.config, dict(settings or {})
+        if width is not None:
+            settings["width"] = width
+        if settings:
+            raw = config.model_dump(mode="json", exclude_none=True)
+            for key, value in settings.items():
+                assign(raw, f"decode.{key}", value)
+            config = parse(raw, "settings")
+        decode = config.decode
+        if nbest < 1:
+            raise ConfigError(f"the {nbest} best: at least 1 must be wanted")
+        if not isinstance(self.task, GeneratingTask):
+            kind = config.task.kind
+            if nbest > 1 and kind == "tag":
+                raise ConfigError(f"the {nbest} best: the task 'tag' has one answer")
+            if decode != self.config.decode or details or others:
+                raise ConfigError(
+                    f"the task '{kind}' does not search: it has no beam, samples, tree or ensemble"
+                )
+            return Request(decode, nbest)
+        most = decode.candidates if decode.risk != "off" else decode.width
+        if nbest > most and not (decode.sample and decode.risk == "off"):
+            raise ConfigError(
+                f"{nbest} best of a beam of width {most}: there are at most as many as the beam is "
+                f"wide; add --width {nbest}"
+            )
+        if decode.only:
+            permitted(decode.only, self.task.output)
+        voices = tuple(Voice(other.task, other.network) for other in others)
+        model = load(decode.model) if decode.model else None
+        speaker = None if model is None else Voice(model.task, model.network)
+        request = Request(decode, nbest, details, voices, speaker)
+        check_voices(self.task, request)
+        return request
+
+    def stream(
+        self,
+        inputs: Iterable[str | Sequence[str]],
+        request: Request | None = None,
+        prefixes: Iterable[str] | None = None,
         at_once: int = LINES,
     ) -> Iterator[Prediction]:
         """The same, as they come, so many at once: for files larger than memory, and for people."""
-        if width is not None and width < 1:
-            raise ConfigError(f"a beam of width {width}: the width must be at least 1")
-        if nbest < 1:
-            raise ConfigError(f"the {nbest} best: at least 1 must be wanted")
-        kind = self.config.task.kind
-        if width is not None and kind in ("classify", "tag"):
-            raise ConfigError(f"a beam of width {width}: the task '{kind}' does not search")
-        if nbest > 1 and kind == "tag":
-            raise ConfigError(f"the {nbest} best: the task 'tag' has one answer")
-        if nbest > (width or self.config.decode.width) and self.config.task.kind in (
-            "translate",
-            "model",
-        ):
-            raise ConfigError(
-                f"{nbest} best of a beam of width {width or self.config.decode.width}: "
-                f"there are at most as many as the beam is wide; add --width {nbest}"
-            )
-        count = 0
-        for some in chunks(inputs, at_once):
-            sources = [self._source(item, count + i) for i, item in enumerate(some, 1)]
-            count += len(some)
-            full = [i for i, source in enumerate(sources) if any(text.strip() for text in source)]
-            found = self.task.predict(self.network, [sources[i] for i in full], width, nbest)
-            ready = dict(zip(full, found, strict=True))
-            for i in range(len(sources)):  # an empty line in is an empty line out
-                yield ready.get(i, Prediction("", 0.0))
+        request = request or self.request()
+        begin = repeat("") if prefixes is None else prefixes
+        queries = (
+            Query(self._source(item, number), number - 1, prefix)
+            for number, (item, prefix) in enumerate(_pairwise(inputs, begin), 1)
+        )
+        predictor: Predictor | None = None
+        waiting: deque[tuple[list[Query], Pending]] = deque()
+        try:
+            for some in chunks(queries, at_once):
+                full = [query for query in some if any(text.strip() for text in query.source)]
+                if predictor is None:
+                    predictor = self._predictor(request, len(full))
+                waiting.append((some, predictor.submit(full)))
+                if len(waiting) > 1:  # the next are being made while these are handed over
+                    yield from _in_order(*waiting.popleft())
+            while waiting:
+                yield from _in_order(*waiting.popleft())
+        finally:
+            if predictor is not None:
+                predictor.close()
+
+    def _predictor(self, request: Request, queries: int) -> Predictor:
+        """The fastest that can serve the request, for at least so many queries."""
+        count = count_workers(request.decode, self.network, queries)
+        if count > 1:
+            return Workers(self.task, self.network, request, count)
+        return Here(self.task, self.network, request)
+
+    def spell(
+        self, text: str | Sequence[str], settings: Mapping[str, Any] | None = None
+    ) -> Iterator[str]:
+        """The answer to one input, piece by piece as it comes: greedy, or drawn if so set."""
+        if not isinstance(self.task, GeneratingTask) or not isinstance(self.network, Generator):
+            raise ConfigError(f"the task '{self.config.task.kind}' does not write piece by piece")
+        request = self.request(settings=settings)
+        yield from self.task.stream(self.network, Query(self._source(text, 1)), request)
 
     def reads(self, path: str | os.PathLike[str]) -> bool:
         """Whether a file is named as the training file was, and that was more than lines."""
@@ -262,6 +338,24 @@ def _train(
         len(ready.train), len(ready.dev), ready.left_out, count, str(device), trainer.at.step
     )
     yield from loop(trainer, ready.train, ready.dev, ready.dev_pairs, stop)
+
+
+def _in_order(queries: list[Query], pending: Pending) -> Iterator[Prediction]:
+    """The predictions of queries; an empty line in is an empty line out."""
+    ready = iter(pending.result())
+    for query in queries:
+        yield next(ready) if any(t.strip() for t in query.source) else Prediction("", 0.0)
+
+
+def _pairwise(
+    inputs: Iterable[str | Sequence[str]], prefixes: Iterable[str]
+) -> Iterator[tuple[str | Sequence[str], str]]:
+    supply = iter(prefixes)
+    for number, item in enumerate(inputs, 1):
+        prefix = next(supply, None)
+        if prefix is None:
+            raise DataError(f"input {number} has no prefix: there are fewer prefixes than inputs")
+        yield item, prefix
 
 
 def _pairs(rows: Sequence[Example]) -> list[Pair]:

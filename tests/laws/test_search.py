@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from saccade.decoding.search import Hypothesis, beam_search, greedy, token_log_probs
+from saccade.decoding.search import Hypothesis, Length, beam_search, greedy, token_log_probs
 from saccade.decoding.steps import ban, stepper
 from saccade.errors import ConfigError
 from tests.architectures import DECODERS, VOCAB, generator, source_batch
@@ -74,9 +74,10 @@ def test_a_wide_enough_beam_is_exhaustive(decoder: str, alpha: float) -> None:
     for n in range(limit + 1):
         for text in product(letters, repeat=n):
             forced = token_log_probs(step, state, torch.tensor([[*text, END]]), first)
-            every.append(Hypothesis(list(text), float(forced.sum())))
-    every.sort(key=lambda h: -h.normalised(alpha))
-    found = beam_search(step, state, first, end=END, width=200, limits=[limit], alpha=alpha)[0]
+            score = float(forced.sum())
+            every.append(Hypothesis(list(text), score, score / (n + 1) ** alpha))
+    every.sort(key=lambda h: -h.value)
+    found = beam_search(step, state, first, end=END, width=200, limits=[limit], length=Length("power", alpha))[0]
     assert found[0].tokens == every[0].tokens
     assert found[0].score == pytest.approx(every[0].score, abs=1e-4)
 

@@ -13,7 +13,7 @@ from saccade.errors import DataError
 from saccade.models.build import Network
 from saccade.tasks.choose import complete
 from saccade.tasks.prepare import in_memory, prepare
-from saccade.tasks.task import Task, drop_words, in_batches
+from saccade.tasks.task import Prediction, Query, Request, Task, drop_words, in_batches
 from saccade.tasks.translate import encode_sources, own_guesses
 from saccade.text.vocab import EOS, SEP, UNK
 from saccade.training.run import gather
@@ -49,12 +49,17 @@ def small_task(
     return task, network
 
 
+def predict(task: Task, network: Network, sources: list[Any], **decode: Any) -> list[Prediction]:
+    wanted = task.config.decode.model_copy(update=decode)
+    return task.predict(network, [Query(source) for source in sources], Request(wanted))
+
+
 @pytest.mark.parametrize("kind", TASKS)
 def test_predictions_are_the_same_one_by_one(kind: str, tmp_path: Path) -> None:
     task, network = small_task(kind, tmp_path)
-    together = task.predict(network, SOURCES[kind])
+    together = predict(task, network, SOURCES[kind])
     for source, found in zip(SOURCES[kind], together, strict=True):
-        alone = task.predict(network, [source])[0]
+        alone = predict(task, network, [source])[0]
         assert alone.text == found.text
         assert alone.score == pytest.approx(found.score, abs=1e-4)
 
@@ -131,7 +136,7 @@ def test_a_source_with_several_targets_may_be_given_any(tmp_path: Path) -> None:
     task, network = small_task("translate", tmp_path)
     from saccade.data.lines import Example
 
-    said = task.predict(network, [("abc",)], width=1)[0].text or "a"
+    said = predict(task, network, [("abc",)], width=1)[0].text or "a"
     rows = [Example(("abc",), "dd"), Example(("abc",), said)]
     pairs = [(row.source, row.target) for row in rows]
     found = task.evaluate(network, in_memory(task, rows), pairs, quick=True)
@@ -258,7 +263,7 @@ def test_blanks_around_a_target_are_not_errors(tmp_path: Path) -> None:
     task, network = small_task(
         "translate", tmp_path, task={"kind": "translate", "target": {"kind": "word"}}
     )
-    said = task.predict(network, [("abc",)], width=1)[0].text
+    said = predict(task, network, [("abc",)], width=1)[0].text
     row = Example(("abc",), f" {said}  ")
     found = task.evaluate(network, in_memory(task, [row]), [(row.source, row.target)], quick=True)
     assert found["sequence_error"] == 0.0

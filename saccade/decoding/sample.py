@@ -1,0 +1,59 @@
+"""Sampling: tokens drawn by their probability, the same for a row whatever batch it is in."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from saccade.decoding.search import Hypothesis, Pick, Step, one_by_one
+
+
+def sample(
+    step: Step,
+    state: Any,
+    first: Int[Tensor, "B"],
+    *,
+    end: int,
+    limits: Sequence[int],
+    seed: int,
+    keys: Sequence[int],
+) -> list[Hypothesis]:
+    """For each source a text drawn from the step's probabilities.
+
+    Every number drawn is a function of (seed, the row's key, t) alone. The score is log p under
+    the step as it is given: with a temperature or a filter on it, not the model's own.
+    """
+    return one_by_one(step, state, first, end=end, limits=limits, pick=draw(seed, keys))
+
+
+def draw(seed: int, keys: Sequence[int]) -> Pick:
+    """Draws a token for each row by the probabilities of the step."""
+
+    def pick(log_probs: Float[Tensor, "N V"], rows: list[int], t: int) -> Int[Tensor, "N"]:
+        u = torch.from_numpy(uniforms(seed, np.array([keys[row] for row in rows]), t))
+        heap = log_probs.double().exp().cumsum(-1)  # (N, V)
+        at = u.to(heap.device)[:, None] * heap[:, -1:]
+        # The first whose heap is above: never one of probability 0, and never beyond the last.
+        return torch.searchsorted(heap, at, right=True).squeeze(1).clamp(max=heap.size(1) - 1)
+
+    return pick
+
+
+def uniforms(seed: int, keys: npt.NDArray[Any], t: int) -> npt.NDArray[Any]:
+    """A number in [0, 1) for each key, mixed from (seed, key, t) by SplitMix (Steele 2014)."""
+    with np.errstate(over="ignore"):
+        x = _mix(np.uint64(seed) + np.zeros_like(keys, dtype=np.uint64))
+        x = _mix(x ^ keys.astype(np.uint64))
+        x = _mix(x ^ np.uint64(t))
+    return np.asarray((x >> np.uint64(11)).astype(np.float64) / float(1 << 53))
+
+
+def _mix(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    x = x + np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray(x ^ (x >> np.uint64(31)))

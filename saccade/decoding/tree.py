@@ -1,0 +1,66 @@
+"""The tree of a beam search: what was kept, what fell, and why."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import inf
+from typing import Literal
+
+Fate = Literal["kept", "ended", "outside the beam", "could not win"]
+
+
+@dataclass(slots=True)
+class Node:
+    """A continuation that the search looked at: a token after its parent, and log p up to it."""
+
+    parent: int | None  # a place among the tree's nodes; None stands before the first token
+    token: int
+    score: float
+    fate: Fate
+
+
+@dataclass(slots=True)
+class Tree:
+    """The nodes in the order in which they were met, parents before children."""
+
+    nodes: list[Node] = field(default_factory=list)
+    beam: list[int | None] = field(default_factory=list)  # the node at each place of the beam
+
+    @classmethod
+    def planted(cls, width: int) -> "Tree":
+        """A tree before the first token, for a beam of this width."""
+        return cls([], [None] * width)
+
+    def grow(
+        self,
+        kept: Sequence[tuple[int, int, float]],
+        fallen: Sequence[tuple[int, int, float]],
+        end: int,
+    ) -> None:
+        """Add a step: for each new place in the beam, and each that fell: (place, token, score)."""
+        beam: list[int | None] = []
+        for place, token, score in kept:
+            if score == -inf:  # an empty place
+                beam.append(None)
+                continue
+            beam.append(len(self.nodes))
+            fate: Fate = "ended" if token == end else "kept"
+            self.nodes.append(Node(self.beam[place], token, score, fate))
+        for place, token, score in fallen:
+            self.nodes.append(Node(self.beam[place], token, score, "outside the beam"))
+        self.beam = beam
+
+    def stop(self, places: Sequence[int]) -> None:
+        """The search is over: these open places of the beam could not win any more."""
+        for place in places:
+            node = self.beam[place]
+            if node is not None:
+                self.nodes[node].fate = "could not win"
+
+    def path(self, node: int) -> list[int]:
+        """The tokens from the first to this node."""
+        tokens: list[int] = []
+        at: int | None = node
+        while at is not None:
+            tokens.append(self.nodes[at].token)
+            at = self.nodes[at].parent
+        return tokens[::-1]
