@@ -202,6 +202,69 @@ def score(run: RunFolder, data: Data, as_json: AsJson = False) -> None:
 
 
 @app.command()
+def exact(
+    run: RunFolder,
+    data: Data,
+    alpha: Annotated[
+        float, typer.Option(help="The optimum is by log p / |y|^alpha; 0 is log p itself.")
+    ] = 0.0,
+    budget: Annotated[int, typer.Option(help="Prefixes that a line may extend.")] = 20_000,
+    order: Annotated[str, typer.Option(help="depth or best: what is extended first.")] = "depth",
+    limit: Annotated[int | None, typer.Option(help="Only so many lines.")] = None,
+    settings: DecodeSettings = None,
+    as_json: AsJson = False,
+) -> None:
+    """The best output of all beside what beams find: errors of the search, and of the model."""
+    from itertools import islice
+
+    from saccade.tasks.exact import summary
+    from saccade.training.report import counting
+    from saccade.training.run import load
+
+    model = load(run)
+    wanted = {"alpha": alpha} | _decode(settings, None, False)
+    lines = []
+    _end_quietly()
+    for line in counting(islice(model.compare(data, wanted, budget, order), limit), None):
+        lines.append(line)
+        if as_json:
+            print(json.dumps(asdict(line), ensure_ascii=False))
+        else:
+            beam = line.beams[5][0]
+            verdict = "proved" if line.proved else "budget exhausted"
+            print(f"{line.score:.4f}\t{verdict}\t{one_line(line.text)}\t{one_line(beam)}")
+    report = summary(lines)
+    if as_json:
+        print(json.dumps({"summary": report}))
+        return
+    say(
+        f"{report['lines']:,} lines, {report['proved']:.1f} % proved after "
+        f"{report['steps']:,.0f} steps a line; of the proved:\n"
+        f"{report['model_error']:.1f} % of the optima are wrong (model error), "
+        f"{report['empty_optimum']:.1f} % are empty"
+    )
+    say("width  search error  wrong  empty")
+    for width, shares in report["widths"].items():
+        missed, wrong, empty = shares["search_error"], shares["wrong"], shares["empty"]
+        say(f"{width:5}  {missed:10.1f} %  {wrong:5.1f}  {empty:5.1f}")
+
+
+@app.command()
+def export(
+    run: RunFolder,
+    to: Annotated[str, typer.Option(help="The format: ctranslate2.")],
+    out: Annotated[Path | None, typer.Option(help="The folder; else inside the run.")] = None,
+) -> None:
+    """Write the model for another engine; inside the run, `predict` finds it there."""
+    from saccade.errors import ConfigError
+    from saccade.training.run import load
+
+    if to != "ctranslate2":
+        raise ConfigError(f"--to {to}: no such format; there is ctranslate2")
+    say(f"exported to {load(run).export(out)}")
+
+
+@app.command()
 def check(
     data: DataOrConfig,
     task: TaskName = None,

@@ -140,10 +140,11 @@ def beam_search(
 ) -> list[list[Hypothesis]]:
     """For each source its finished hypotheses, the best for its length first.
 
-    Of all continuations the `width` most probable are kept. One that has ended is set aside; the
-    others go on until none of them can still be among the `nbest`: an open prefix can only lose
-    probability, so the best it can end with is its score now, over the longest length. With
-    `complete` the search also ends when so many have ended.
+    Of all continuations the `width` most probable are looked at. Those that have ended are set
+    aside, and the next that have not take their places, unless all have ended. This goes on until
+    no open one can still be among the `nbest`: a prefix can only lose probability, so the best it
+    can end with is its score now, over the longest length. With `complete` the search also ends
+    when so many have ended.
 
     `groups` share the width, and each avoids what the ones before it have said at the same step by
     `diversity` for each time (Vijayakumar et al. 2018, arxiv.org/abs/1610.02424). `bonus` is a
@@ -175,23 +176,36 @@ def beam_search(
             only_end = torch.full_like(log_probs, -inf)
             only_end[:, end] = log_probs[:, end]
             log_probs = torch.where(closing.repeat_interleave(W)[:, None], only_end, log_probs)
-        before = score
-        score, index = _select(score, log_probs, groups, diversity)  # (B, W)
-        token = index % V
-        rows = index // V + torch.arange(B, device=device)[:, None] * W  # the parents, of N
-        if grown is not None:
-            _grow(grown, alive, before, log_probs, rows, token, score, end)
-        done = (token == end) & (score > -inf)
+        score, index = _select(score, log_probs, groups, diversity)  # (B, G, 2 * W / G)
+        base = torch.arange(B, device=device)[:, None, None] * W
+        token, rows = index % V, index // V + base  # the parents' places among the N
+        ends = (token == end) & (score > -inf)
+        done = ends[:, :, : W // groups]  # among the best of its group
+        seen = score
         if bool(done.any()):
             value = length(score, t + 1)
             if bonus is not None:
                 value = value + bonus(state)[rows]
-            for b, place in done.nonzero().tolist():
-                text = said[rows[b, place]].tolist()
-                hypothesis = Hypothesis(text, float(score[b, place]), float(value[b, place]))
-                found[alive[b]].append(hypothesis)
-            best = torch.cat([best, value.masked_fill(~done, -inf)], -1).topk(nbest, -1).values
-            score = score.masked_fill(done, -inf)
+            for b, g, place in done.nonzero().tolist():
+                text = said[rows[b, g, place]].tolist()
+                one = float(score[b, g, place]), float(value[b, g, place])
+                found[alive[b]].append(Hypothesis(text, *one))
+            new = value[:, :, : W // groups].masked_fill(~done, -inf).flatten(1)
+            best = torch.cat([best, new], -1).topk(nbest, -1).values
+            score = score.masked_fill(ends | done.all(-1, keepdim=True), -inf)
+        # The open ones, still in order; of those that end, the ones beside the beam are forgotten.
+        order = ends.to(torch.uint8).argsort(dim=-1, stable=True)[:, :, : W // groups]
+        if grown is not None:
+            _grow(
+                grown,
+                alive,
+                rows,
+                token,
+                seen,
+                done,
+                order.masked_fill(score.gather(-1, order) == -inf, -1),
+            )
+        score, token, rows = (x.gather(-1, order).flatten(1) for x in (score, token, rows))
         # An open prefix ends with at most the score it has, over at most limit + 1 tokens.
         going = length(score.amax(-1), limit + 1.0) > best[:, -1]
         if complete is not None:
@@ -220,23 +234,30 @@ BLOCK = 256  # of the vocabulary, looked at only if its largest is among the bes
 
 def _select(
     score: Float[Tensor, "B W"], log_probs: Float[Tensor, "N V"], groups: int, diversity: float
-) -> tuple[Float[Tensor, "B W"], Int[Tensor, "B W"]]:
-    """The best continuations, as many as the beam is wide: scores, and places in (W, V)."""
+) -> tuple[Float[Tensor, "B G k"], Int[Tensor, "B G k"]]:
+    """Each group's best continuations, twice as many as it is wide: scores, and places in (W, V).
+
+    Twice, so that enough are left to go on when some of them end.
+    """
     B, W = score.shape
     V = log_probs.size(-1)
-    if groups == 1:
-        return top(score, log_probs.view(B, W, V), W)
-    each, scores, places = W // groups, [], []
+    each, taken = W // groups, []
     spoken = log_probs.new_zeros(B, V)  # how often a token was said at this step
     for g in range(groups):
         mine = slice(g * each, (g + 1) * each)
-        total = score[:, mine, None] + log_probs.view(B, W, V)[:, mine]
-        _, index = (total - diversity * spoken[:, None]).flatten(1).topk(each, -1)
-        taken = total.flatten(1).gather(1, index)
-        spoken.scatter_add_(1, index % V, (taken > -inf).to(spoken.dtype))
-        scores.append(taken)
-        places.append(index + g * each * V)
-    return torch.cat(scores, 1), torch.cat(places, 1)
+        here = log_probs.view(B, W, V)[:, mine]
+        if not g:
+            values, index = top(score[:, mine], here, min(2 * each, each * V))
+        else:
+            total = score[:, mine, None] + here
+            _, index = top(score[:, mine], here - diversity * spoken[:, None], values.size(-1))
+            values = total.flatten(1).gather(1, index)
+        if groups > 1:
+            said = values[:, :each] > -inf
+            spoken.scatter_add_(1, index[:, :each] % V, said.to(spoken.dtype))
+        taken.append((values, index + g * each * V))
+    scores, places = zip(*taken, strict=True)
+    return torch.stack(scores, 1), torch.stack(places, 1)
 
 
 def top(
@@ -268,29 +289,23 @@ def top(
 def _grow(
     trees: list[Tree],
     alive: list[int],
-    before: Tensor,
-    log_probs: Tensor,
-    rows: Tensor,
-    token: Tensor,
-    score: Tensor,
-    end: int,
+    rows: Int[Tensor, "B G k"],
+    token: Int[Tensor, "B G k"],
+    score: Float[Tensor, "B G k"],
+    done: Tensor,
+    kept: Int[Tensor, "B G w"],
 ) -> None:
-    """Note the kept continuations of each source, and as many of those that fell beside them."""
-    B, W = before.shape
-    V = log_probs.size(-1)
-    total = (before.view(-1, 1) + log_probs).view(B, W * V)
-    near = total.topk(min(2 * W, W * V), -1)
+    """Note the continuations of each source: those that ended, that are kept, and that fell."""
+    W = kept.size(1) * kept.size(2)
     for b, source in enumerate(alive):
-        kept = list(
-            zip((rows[b] - b * W).tolist(), token[b].tolist(), score[b].tolist(), strict=True)
-        )
-        taken = {(row, word) for row, word, _ in kept}
-        others = [
-            (index // V, index % V, value)
-            for index, value in zip(near.indices[b].tolist(), near.values[b].tolist(), strict=True)
-            if (index // V, index % V) not in taken and value > -inf
-        ]
-        trees[source].grow(kept, others[:W], end)
+        for g in range(kept.size(1)):
+            some = zip(
+                (rows[b, g] % W).tolist(), token[b, g].tolist(), score[b, g].tolist(), strict=True
+            )
+            trees[source].grow(
+                list(some), done[b, g].nonzero().flatten().tolist(), kept[b, g].tolist()
+            )
+        trees[source].turn()
 
 
 def _settle(trees: list[Tree], alive: list[int], going: list[bool], score: Tensor) -> None:

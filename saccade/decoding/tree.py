@@ -24,6 +24,7 @@ class Tree:
 
     nodes: list[Node] = field(default_factory=list)
     beam: list[int | None] = field(default_factory=list)  # the node at each place of the beam
+    next: list[int | None] = field(default_factory=list)  # the same after this step
 
     @classmethod
     def planted(cls, width: int) -> "Tree":
@@ -32,22 +33,27 @@ class Tree:
 
     def grow(
         self,
-        kept: Sequence[tuple[int, int, float]],
-        fallen: Sequence[tuple[int, int, float]],
-        end: int,
+        continuations: Sequence[tuple[int, int, float]],
+        ended: Sequence[int],
+        kept: Sequence[int],
     ) -> None:
-        """Add a step: for each new place in the beam, and each that fell: (place, token, score)."""
-        beam: list[int | None] = []
-        for place, token, score in kept:
-            if score == -inf:  # an empty place
-                beam.append(None)
+        """Add what a step of a group looked at: (place of the parent in the beam, token, score).
+
+        `ended` are places in that list, and so are `kept`, one for each place of the new beam: -1
+        for an empty one.
+        """
+        numbers: dict[int, int] = {}
+        for i, (place, token, score) in enumerate(continuations):
+            if score == -inf:
                 continue
-            beam.append(len(self.nodes))
-            fate: Fate = "ended" if token == end else "kept"
+            numbers[i] = len(self.nodes)
+            fate: Fate = "ended" if i in ended else "kept" if i in kept else "outside the beam"
             self.nodes.append(Node(self.beam[place], token, score, fate))
-        for place, token, score in fallen:
-            self.nodes.append(Node(self.beam[place], token, score, "outside the beam"))
-        self.beam = beam
+        self.next += [numbers.get(i) for i in kept]
+
+    def turn(self) -> None:
+        """The step is over: the new beam takes the place of the old one."""
+        self.beam, self.next = self.next, []
 
     def stop(self, places: Sequence[int]) -> None:
         """The search is over: these open places of the beam could not win any more."""

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from saccade.models.encoders import Embedding
-from saccade.nn.attention import Attention, additive_mask
+from saccade.nn.attention import Attention, Cache, additive_mask
 from saccade.nn.dropout import Dropout
 from saccade.nn.loss import Loss, projected_cross_entropy
 from saccade.nn.padded import Memory, Padded
@@ -103,7 +103,7 @@ class RecurrentDecoder(Decoder):
 
     def start(self, memory: Memory | None, rows: int) -> RecurrentState:
         if memory is None:
-            return RecurrentState(self.layers.zeros(rows, self.output.weight), None)
+            return RecurrentState(self.layers.zeros(rows, self.embedding.weight), None)
         parts = torch.split(torch.tanh(self.first(memory.summary)), self.dim, -1)
         each = len(parts) // len(self.layers.layers)
         layers = tuple(parts[i : i + each] for i in range(0, len(parts), each))
@@ -146,7 +146,7 @@ class RecurrentDecoder(Decoder):
 
 
 class TransformerState(NamedTuple):
-    caches: tuple[tuple[Tensor, Tensor], ...]  # each layer's keys and values so far: (B, H, t, K)
+    caches: tuple[Cache | None, ...]  # each layer's keys and values so far: (B, H, t, K)
     source: Fixed | None  # (each layer's keys and values of the memory, its mask)
 
 
@@ -169,23 +169,17 @@ class TransformerDecoder(Decoder):
         self.drop = Dropout(dropout)
 
     def start(self, memory: Memory | None, rows: int) -> TransformerState:
-        weight = self.output.weight
-        caches = []
-        for block in self.blocks:
-            K = block.attention.head_dim
-            H = block.attention.out.weight.size(1) // K
-            empty = weight.new_zeros(rows, H, 0, K)
-            caches.append((empty, empty))
+        caches = (None,) * len(self.blocks)
         if memory is None:
-            return TransformerState(tuple(caches), None)
+            return TransformerState(caches, None)
         sources = tuple(block.cross.prepare(memory.values) for block in self.blocks)
         mask = additive_mask(memory.keep, memory.values.dtype)
-        return TransformerState(tuple(caches), Fixed((sources, mask)))
+        return TransformerState(caches, Fixed((sources, mask)))
 
     def hidden(
         self, tokens: Int[Tensor, "B T"], state: TransformerState
     ) -> tuple[Float[Tensor, "B T D"], TransformerState]:
-        past = state.caches[0][0].size(2)
+        past = 0 if state.caches[0] is None else state.caches[0][0].size(2)
         x = self.drop(self.positions(self.embedding(tokens), past))
         sources, mask = (None, None) if state.source is None else state.source.tree
         caches = []

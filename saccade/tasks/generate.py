@@ -94,7 +94,12 @@ class GeneratingTask(Task):
     def predict(
         self, network: Generator, queries: Sequence[Query], request: Request
     ) -> list[Prediction]:
-        rows, found = self.rows(queries), self.search(network, queries, request)
+        return self.worded(self.rows(queries), self.search(network, queries, request), request)
+
+    def worded(
+        self, rows: Sequence[list[int]], found: Sequence[Found], request: Request
+    ) -> list[Prediction]:
+        """What was found about each row as text."""
         texts = self.output.decode(
             [
                 self.written(row, hypothesis.tokens)

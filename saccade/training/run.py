@@ -22,7 +22,10 @@ from saccade.data.lines import Defect, Example, counted
 from saccade.data.sources import examples, read, words_of
 from saccade.errors import CheckpointError, ConfigError, DataError
 from saccade.models.build import Generator, Network
+from saccade.nn.quantised import quantised
 from saccade.tasks.choose import complete
+from saccade.tasks.exact import Compared, compare
+from saccade.tasks.fast import Fast, export, fingerprint, why_torch
 from saccade.tasks.generate import GeneratingTask, check_voices, permitted
 from saccade.tasks.labels import LabelTask
 from saccade.tasks.prepare import (
@@ -54,6 +57,7 @@ class Run:
         self.config = config
         self.task = task
         self.network = network
+        self._fast: dict[bool, Fast] = {}  # by decode.int8; made when first needed
 
     def predict(
         self,
@@ -154,10 +158,19 @@ class Run:
 
     def _predictor(self, request: Request, queries: int) -> Predictor:
         """The fastest that can serve the request, for at least so many queries."""
-        count = count_workers(request.decode, self.network, queries)
+        decode = request.decode
+        reason = "" if decode.engine == "torch" else why_torch(self.task, self.network, request)
+        if reason and decode.engine == "ctranslate2":
+            raise ConfigError(f"decode.engine = 'ctranslate2': {reason}")
+        if decode.engine != "torch" and not reason:
+            if decode.int8 not in self._fast:
+                self._fast[decode.int8] = Fast(self.task, self.network, decode, self.folder)
+            return self._fast[decode.int8].asked(request)
+        network = quantised(self.network) if decode.int8 else self.network
+        count = count_workers(decode, self.network, queries)
         if count > 1:
-            return Workers(self.task, self.network, request, count)
-        return Here(self.task, self.network, request)
+            return Workers(self.task, network, request, count)
+        return Here(self.task, network, request)
 
     def spell(
         self, text: str | Sequence[str], settings: Mapping[str, Any] | None = None
@@ -167,6 +180,37 @@ class Run:
             raise ConfigError(f"the task '{self.config.task.kind}' does not write piece by piece")
         request = self.request(settings=settings)
         yield from self.task.stream(self.network, Query(self._source(text, 1)), request)
+
+    def compare(
+        self,
+        data: Sequence[str | os.PathLike[str]],
+        settings: Mapping[str, Any] | None = None,
+        budget: int = 20_000,
+        order: str = "depth",
+    ) -> Iterator[Compared]:
+        """For each source of these files the best output of all, beside what beams find."""
+        if not isinstance(self.task, GeneratingTask) or not isinstance(self.network, Generator):
+            raise ConfigError(f"the task '{self.config.task.kind}' does not search")
+        if budget < 1:
+            raise ConfigError(f"a budget of {budget}: exact search needs at least 1 step")
+        if order not in ("depth", "best"):
+            raise ConfigError(f"no order '{order}'; choose one of depth, best")
+        request = self.request(settings=settings)
+        pairs = _pairs(list(self._examples(data)))
+        yield from compare(
+            self.task,
+            self.network,
+            pairs,
+            request,
+            budget=budget,
+            order="best" if order == "best" else "depth",
+        )
+
+    def export(self, folder: str | os.PathLike[str] | None = None) -> Path:
+        """Write the model as CTranslate2 reads it; inside the run, predictions use it there."""
+        path = self.folder / "ctranslate2" if folder is None else Path(folder)
+        export(self.task, self.network, path, fingerprint(self.folder / "model.safetensors"))
+        return path
 
     def reads(self, path: str | os.PathLike[str]) -> bool:
         """Whether a file is named as the training file was, and that was more than lines."""

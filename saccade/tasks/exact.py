@@ -1,0 +1,129 @@
+"""Search error and model error: the best text of all beside what a beam finds."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from saccade.decoding.exact import Order, exact_search
+from saccade.decoding.search import Hypothesis, Length, beam_search
+from saccade.models.build import Generator
+from saccade.tasks.generate import GeneratingTask
+from saccade.tasks.task import Pair, Query, Request
+from saccade.text.vocab import EOS
+
+WIDTHS = (1, 2, 5, 10, 50)
+SAME = 1e-4  # scores that differ by less are the same
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A line: its optimum, whether that is proved, and what beams of several widths found."""
+
+    references: tuple[str, ...]
+    text: str
+    score: float
+    value: float  # the score for its length
+    proved: bool
+    steps: int
+    beams: dict[int, tuple[str, float, float]]  # width -> text, score, value
+
+    def missed(self, width: int) -> bool:
+        """Whether a beam of this width found something worse: an error of the search."""
+        return self.beams[width][2] < self.value - SAME
+
+    @property
+    def wrong(self) -> bool:
+        """Whether the optimum is no reference: an error of the model, which no search can mend."""
+        return bool(self.references) and self.text not in self.references
+
+
+def compare(
+    task: GeneratingTask,
+    network: Generator,
+    pairs: Sequence[Pair],
+    request: Request,
+    *,
+    budget: int,
+    order: Order = "depth",
+    widths: Sequence[int] = WIDTHS,
+) -> Iterator[Compared]:
+    """Each line's optimum beside the beams', one at a time; a source given twice counts once."""
+    references: dict[tuple[str, ...], list[str]] = {}
+    for source, target in pairs:
+        references.setdefault(source, []).extend([str(target)] if target is not None else [])
+    length = Length(request.decode.length, request.decode.alpha)
+    for number, (source, accepted) in enumerate(references.items()):
+        query = Query(source, number)
+        (row,) = task.rows([query])
+        limit = task.limit(row, request.decode)
+        if limit < 0:
+            continue
+        begun = task.begin(network, [query], request)
+        common: dict[str, Any] = {"end": EOS, "length": length}
+        beams: dict[int, Hypothesis] = {}
+        for width in widths:
+            (found,) = beam_search(
+                begun.step, begun.state, begun.first, width=width, limits=[limit], **common
+            )
+            if found:
+                beams[width] = found[0]
+        if len(beams) < len(widths):  # nothing may be said
+            continue
+        optimum = exact_search(
+            begun.step,
+            begun.state,
+            begun.first,
+            limit=limit,
+            budget=budget,
+            order=order,
+            known=max(beams.values(), key=lambda one: one.value),
+            **common,
+        )
+        best = optimum.best
+        assert best is not None
+        texts = task.output.decode(
+            [task.written(row, one.tokens) for one in (best, *beams.values())]
+        )
+        yield Compared(
+            tuple(accepted),
+            texts[0],
+            best.score,
+            best.value,
+            optimum.proved,
+            optimum.steps,
+            {
+                width: (text, one.score, one.value)
+                for text, (width, one) in zip(texts[1:], beams.items(), strict=True)
+            },
+        )
+
+
+def summary(lines: Sequence[Compared]) -> dict[str, Any]:
+    """The shares in percent: of all lines, and of the proved ones where only proof can tell."""
+    proved = [line for line in lines if line.proved]
+
+    def share(count: int, of: int) -> float:
+        return 100 * count / max(of, 1)
+
+    widths = list(lines[0].beams) if lines else []
+    return {
+        "lines": len(lines),
+        "proved": share(len(proved), len(lines)),
+        "model_error": share(sum(line.wrong for line in proved), len(proved)),
+        "empty_optimum": share(sum(not line.text for line in proved), len(proved)),
+        "steps": sum(line.steps for line in lines) / max(len(lines), 1),
+        "widths": {
+            width: {
+                "search_error": share(sum(line.missed(width) for line in proved), len(proved)),
+                "wrong": share(
+                    sum(
+                        bool(line.references) and line.beams[width][0] not in line.references
+                        for line in proved
+                    ),
+                    len(proved),
+                ),
+                "empty": share(sum(not line.beams[width][0] for line in proved), len(proved)),
+            }
+            for width in widths
+        },
+    }

@@ -1,0 +1,211 @@
+"""The CTranslate2 engine: the same search in C++, for Transformers and the plain requests.
+
+What it cannot answer as the torch engine would (an output at its limit, a special token, an input
+beyond its table of positions) is searched for again, here.
+"""
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from saccade.config import Decode
+from saccade.decoding.search import Hypothesis, Length
+from saccade.errors import ConfigError
+from saccade.models.build import Generator
+from saccade.models.export import STAMP, export_ctranslate2, longest, why_not
+from saccade.tasks.generate import SILENT, Found, GeneratingTask
+from saccade.tasks.task import Prediction, Query, Request, Task, device_of
+from saccade.tasks.translate import Translate
+from saccade.text.tokenizers import Tokenizer
+
+PATIENCE = 2  # times the width: so many have ended when, in practice, no open one can win any more
+
+
+def why_torch(task: Task, network: Any, request: Request) -> str:
+    """Why the torch engine has to serve a request; nothing if CTranslate2 can."""
+    decode, plain = request.decode, Decode()
+    if not isinstance(task, GeneratingTask):
+        return f"the task '{task.config.task.kind}' does not search"
+    if reason := why_not(task.config):
+        return reason
+    if device_of(network).type != "cpu":
+        return "the model is not on a CPU"
+    if request.details or request.others or request.model is not None:
+        return "details, ensembles and a second model are the torch engine's"
+    for key in (
+        "sample",
+        "risk",
+        "groups",
+        "coverage",
+        "no_repeat",
+        "repetition",
+        "banned",
+        "only",
+    ):
+        if getattr(decode, key) != getattr(plain, key):
+            return f"decode.{key} is the torch engine's"
+    if decode.length == "gnmt" and decode.alpha:
+        return "decode.length = 'gnmt' is the torch engine's"
+    try:
+        import ctranslate2  # noqa: F401
+    except ImportError:
+        return "ctranslate2 is not installed: pip install 'saccade[fast]'"
+    return ""
+
+
+def names_of(tokenizer: Tokenizer) -> list[str]:
+    """A name for every id, no two alike."""
+    names = tokenizer.tokens(range(len(tokenizer)))
+    seen: set[str] = set()
+    for i, name in enumerate(names):
+        names[i] = name if name not in seen else f"{name}#{i}"
+        seen.add(names[i])
+    return names
+
+
+def export(task: Task, network: Any, folder: Path, stamp: str = "") -> None:
+    """Write a run's model as CTranslate2 reads it."""
+    if reason := why_not(task.config):
+        raise ConfigError(f"export: {reason}")
+    assert isinstance(task, GeneratingTask)
+    assert isinstance(network, Generator)
+    source = names_of(task.source) if isinstance(task, Translate) else []
+    export_ctranslate2(task.config, network, source, names_of(task.output), folder, stamp)
+
+
+def fingerprint(weights: Path) -> str:
+    """What tells whether an export was made from these weights."""
+    with weights.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+class Fast:
+    """A CTranslate2 model, with a worker of one thread for each core."""
+
+    def __init__(self, task: Task, network: Any, decode: Decode, run: Path):
+        import ctranslate2
+
+        assert isinstance(task, GeneratingTask)
+        self.task, self.network = task, network
+        self.source = names_of(task.source) if isinstance(task, Translate) else None
+        self.target = names_of(task.output)
+        self.ids = {name: i for i, name in enumerate(self.target)}
+        self.longest = longest(task.config)
+        make = ctranslate2.Translator if self.source else ctranslate2.Generator
+        with tempfile.TemporaryDirectory(prefix="saccade-") as temporary:
+            self.model = make(
+                str(self._folder(run, Path(temporary))),
+                device="cpu",
+                compute_type="int8" if decode.int8 else "float32",
+                inter_threads=decode.workers or len(os.sched_getaffinity(0)),
+                intra_threads=1,
+            )
+
+    def _folder(self, run: Path, temporary: Path) -> Path:
+        """Where the model is: exported before from these very weights, or now."""
+        made = run / "ctranslate2"
+        if (made / STAMP).is_file():
+            stamp = json.loads((made / STAMP).read_text(encoding="utf-8")).get("weights")
+            if stamp == fingerprint(run / "model.safetensors"):
+                return made
+        export(self.task, self.network, temporary)
+        return temporary
+
+    def asked(self, request: Request) -> "Asked":
+        """The engine for one request."""
+        return Asked(self, request)
+
+    def answer(self, queries: Sequence[Query], request: Request) -> "Answers":
+        """Begin to answer; the answers are there when they are asked for."""
+        decode, task = request.decode, self.task
+        rows = task.rows(queries)
+        limits = [task.limit(row, decode) for row in rows]
+        fit = [
+            i
+            for i, row in enumerate(rows)
+            if limits[i] > 0 and len(row) + limits[i] < self.longest and not queries[i].prefix
+        ]
+        most = max((limits[i] for i in fit), default=1)
+        width = max(decode.width, request.nbest)
+        options: dict[str, Any] = {
+            "max_batch_size": max(1, decode.batch_tokens // width),
+            "batch_type": "tokens",
+            "asynchronous": True,
+            "beam_size": width,
+            "num_hypotheses": request.nbest,
+            "length_penalty": 0.0 if decode.length == "none" else decode.alpha,
+            "patience": PATIENCE if decode.complete is None else decode.complete / width,
+            "return_scores": True,
+        }
+        if width == 1:
+            options["patience"] = 1
+        if self.source is not None:
+            pieces = [[self.source[token] for token in rows[i]] for i in fit]
+            options |= {"max_decoding_length": most, "min_decoding_length": decode.min_len}
+            pending = self.model.translate_batch(pieces, max_input_length=0, **options)
+        else:
+            pieces = [[self.target[token] for token in rows[i]] for i in fit]
+            options |= {"max_length": most, "min_length": decode.min_len}
+            pending = self.model.generate_batch(pieces, include_prompt_in_result=False, **options)
+        return Answers(self, queries, rows, limits, dict(zip(fit, pending, strict=True)), request)
+
+
+class Asked:
+    """The engine and what is wanted of it."""
+
+    def __init__(self, engine: Fast, request: Request):
+        self.engine, self.request = engine, request
+
+    def submit(self, queries: Sequence[Query]) -> "Answers":
+        return self.engine.answer(queries, self.request)
+
+    def close(self) -> None:
+        pass
+
+
+class Answers:
+    """What CTranslate2 is finding, and the torch engine for the rest."""
+
+    def __init__(
+        self,
+        engine: Fast,
+        queries: Sequence[Query],
+        rows: list[list[int]],
+        limits: list[int],
+        pending: dict[int, Any],
+        request: Request,
+    ):
+        self.engine, self.queries, self.rows, self.limits = engine, queries, rows, limits
+        self.pending, self.request = pending, request
+
+    def result(self) -> list[Prediction]:
+        engine, task = self.engine, self.engine.task
+        found = {i: self._found(result.result()) for i, result in self.pending.items()}
+        odd = [i for i in range(len(self.queries)) if not self._sound(i, found.get(i))]
+        again = task.search(engine.network, [self.queries[i] for i in odd], self.request)
+        found.update(zip(odd, again, strict=True))
+        return task.worded(self.rows, [found[i] for i in range(len(found))], self.request)
+
+    def _found(self, result: Any) -> Found:
+        translated = self.engine.source is not None
+        sequences = result.hypotheses if translated else result.sequences
+        decode, hypotheses = self.request.decode, []
+        length = Length(decode.length, decode.alpha)
+        for names, value in zip(sequences, result.scores, strict=True):
+            tokens = [self.engine.ids[name] for name in names]
+            score = value / length(1.0, len(tokens) + 1)
+            hypotheses.append(Hypothesis(tokens, score, value))
+        return Found(hypotheses)
+
+    def _sound(self, i: int, found: Found | None) -> bool:
+        """Whether the torch engine would have found the same."""
+        if found is None:
+            return False
+        return all(
+            len(one.tokens) < self.limits[i] and not set(SILENT) & set(one.tokens)
+            for one in found.hypotheses
+        )
