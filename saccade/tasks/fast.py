@@ -143,15 +143,19 @@ class Fast:
         }
         if width == 1:
             options["patience"] = 1
+        pending: dict[int, Any] = {}
         if self.source is not None:
             pieces = [[self.source[token] for token in rows[i]] for i in fit]
-            options |= {"max_decoding_length": most, "min_decoding_length": decode.min_len}
-            pending = self.model.translate_batch(pieces, max_input_length=0, **options)
-        else:
-            pieces = [[self.target[token] for token in rows[i]] for i in fit]
-            options |= {"max_length": most, "min_length": decode.min_len}
-            pending = self.model.generate_batch(pieces, include_prompt_in_result=False, **options)
-        return Answers(self, queries, rows, limits, dict(zip(fit, pending, strict=True)), request)
+            options |= {"max_input_length": 0, "max_decoding_length": most}
+            options |= {"min_decoding_length": 0}
+            pending.update(zip(fit, self.model.translate_batch(pieces, **options), strict=True))
+        else:  # of different lengths, it would search for the ends of the longer ones
+            options |= {"max_length": most, "include_prompt_in_result": False}
+            for size in {len(rows[i]) for i in fit}:
+                some = [i for i in fit if len(rows[i]) == size]
+                pieces = [[self.target[token] for token in rows[i]] for i in some]
+                pending.update(zip(some, self.model.generate_batch(pieces, **options), strict=True))
+        return Answers(self, queries, rows, limits, pending, request)
 
 
 class Asked:

@@ -77,7 +77,9 @@ def test_a_wide_enough_beam_is_exhaustive(decoder: str, alpha: float) -> None:
             score = float(forced.sum())
             every.append(Hypothesis(list(text), score, score / (n + 1) ** alpha))
     every.sort(key=lambda h: -h.value)
-    found = beam_search(step, state, first, end=END, width=200, limits=[limit], length=Length("power", alpha))[0]
+    found = beam_search(
+        step, state, first, end=END, width=200, limits=[limit], length=Length("power", alpha)
+    )[0]
     assert found[0].tokens == every[0].tokens
     assert found[0].score == pytest.approx(every[0].score, abs=1e-4)
 
