@@ -5,6 +5,7 @@ A row of weights is scaled to whole numbers once; activations are, at each call,
 
 import copy
 import warnings
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from saccade.errors import ConfigError
 from saccade.nn.attention import Concat
+from saccade.nn.recurrent import LayerState
 
 
 class Int8Linear(nn.Module):
@@ -33,14 +35,54 @@ class Int8Linear(nn.Module):
         return torch.ops.quantized.linear_dynamic(x, self.packed, True)  # type: ignore[no-any-return]
 
 
+class Int8Recurrent(nn.Module):
+    """A recurrent layer of one direction, step by step: its two products of 8 bits."""
+
+    def __init__(self, layer: nn.RNNBase):
+        super().__init__()
+        self.kind = "relu" if getattr(layer, "nonlinearity", "") == "relu" else layer.mode.lower()
+        self.input = Int8Linear(_linear(layer.weight_ih_l0, layer.bias_ih_l0))
+        self.hidden = Int8Linear(_linear(layer.weight_hh_l0, layer.bias_hh_l0))
+
+    def forward(self, x: Float[Tensor, "B C"], state: LayerState) -> LayerState:
+        ours, theirs = self.input(x), self.hidden(state[0])
+        match self.kind:
+            case "lstm":
+                i, f, g, o = (ours + theirs).chunk(4, -1)
+                c = torch.sigmoid(f) * state[1] + torch.sigmoid(i) * torch.tanh(g)
+                return torch.sigmoid(o) * torch.tanh(c), c
+            case "gru":
+                (r, z, n), (hr, hz, hn) = ours.chunk(3, -1), theirs.chunk(3, -1)
+                z = torch.sigmoid(z + hz)
+                n = torch.tanh(n + torch.sigmoid(r + hr) * hn)
+                return (n + z * (state[0] - n),)
+            case "relu":
+                return (torch.relu(ours + theirs),)
+            case _:
+                return (torch.tanh(ours + theirs),)
+
+
+def _linear(weight: Any, bias: Any) -> nn.Linear:
+    linear = nn.Linear(weight.size(1), weight.size(0))
+    linear.weight, linear.bias = weight, bias
+    return linear
+
+
 def quantised(network: nn.Module) -> nn.Module:
-    """A copy of a network, for a CPU and for inference alone, with linear layers of 8 bits."""
+    """A copy of a network, for a CPU and for inference alone, with products of 8 bits.
+
+    Recurrent layers of an encoder, which read a whole source at once, stay as they are.
+    """
     lacking = not hasattr(torch, "quantize_per_channel")
     if lacking or torch.backends.quantized.engine in ("none", None):
         raise ConfigError("int8: this build of torch has no 8-bit kernels; leave it out")
     found = copy.deepcopy(network).cpu().eval()
+    decoder = getattr(found, "decoder", nn.Identity())
+    stepping = {id(module) for module in decoder.modules()}
     for parent in list(found.modules()):
         for name, child in list(parent.named_children()):
             if type(child) is nn.Linear and not isinstance(parent, Concat):  # that cuts its matrix
                 setattr(parent, name, Int8Linear(child))
+            elif isinstance(child, nn.RNNBase) and id(child) in stepping:
+                setattr(parent, name, Int8Recurrent(child))
     return found

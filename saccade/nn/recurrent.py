@@ -85,7 +85,7 @@ class Recurrent(nn.Module):
 
 
 def run_layer(
-    layer: nn.RNNBase,
+    layer: nn.Module,
     x: Float[Tensor, "B T C"],
     state: LayerState | None,
     lengths: Int[Tensor, "B"] | None = None,
@@ -94,6 +94,8 @@ def run_layer(
     if x.size(1) == 1 and lengths is None and state is not None:
         last = run_cell(layer, x[:, 0], state)
         return last[0].unsqueeze(1), last
+    if not isinstance(layer, nn.RNNBase):  # a layer that knows single steps alone
+        return _step_by_step(layer, x, state, lengths)
     before = None if state is None else tuple(part.unsqueeze(0).contiguous() for part in state)
     given = before if before is None or len(before) > 1 else before[0]
     if lengths is None:
@@ -106,8 +108,25 @@ def run_layer(
     return output, tuple(torch.cat(part.unbind(0), -1) for part in parts)
 
 
-def run_cell(layer: nn.RNNBase, x: Float[Tensor, "B C"], state: LayerState) -> LayerState:
+def _step_by_step(
+    layer: nn.Module,
+    x: Float[Tensor, "B T C"],
+    state: LayerState | None,
+    lengths: Int[Tensor, "B"] | None,
+) -> tuple[Float[Tensor, "B T D"], LayerState]:
+    assert state is not None, "a decoder's layer goes on from a state"
+    assert lengths is None
+    outputs = []
+    for column in x.unbind(1):
+        state = layer(column, state)
+        outputs.append(state[0])
+    return torch.stack(outputs, 1), state
+
+
+def run_cell(layer: nn.Module, x: Float[Tensor, "B C"], state: LayerState) -> LayerState:
     """One step of a layer: without the set-up of a whole sequence's kernel, which costs more."""
+    if not isinstance(layer, nn.RNNBase):
+        return layer(x, state)  # type: ignore[no-any-return]
     weights: tuple[Tensor, ...] = (
         layer.weight_ih_l0,
         layer.weight_hh_l0,
