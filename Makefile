@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test test-slow check format bench docs clean
+.PHONY: setup demo test test-slow check format bench bench-decode docs clean
 
 setup: .venv/ready
 
@@ -33,9 +33,19 @@ format: setup
 bench: setup
 	$(BIN)/python benchmarks/train_speed.py
 
+bench-decode: setup .venv-peers/ready
+	$(BIN)/python benchmarks/decode_speed.py
+
+# The peers ask for older packages than they need: their versions are exact, and torch is ours.
+.venv-peers/ready: benchmarks/peers.txt constraints.txt
+	@test -x .venv-peers/bin/python || $(PYTHON) -m venv .venv-peers
+	.venv-peers/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
+	.venv-peers/bin/pip install --quiet --disable-pip-version-check --no-deps --requirement benchmarks/peers.txt
+	@touch $@
+
 docs: setup
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
 	$(BIN)/mkdocs build --strict
 
 clean:
-	rm -rf .venv runs demo site build dist
+	rm -rf .venv .venv-peers runs demo site build dist
