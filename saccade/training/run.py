@@ -20,7 +20,7 @@ from saccade.data.lines import Defect, Example, counted
 from saccade.data.sources import examples, read, words_of
 from saccade.errors import CheckpointError, ConfigError, DataError
 from saccade.models.build import Network
-from saccade.tasks.choose import complete
+from saccade.tasks.choose import complete, gather
 from saccade.tasks.labels import LabelTask
 from saccade.tasks.prepare import (
     Prepared,
@@ -189,25 +189,6 @@ def train(
     return load(folder)
 
 
-def gather(
-    data: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-    *,
-    task: str | None = None,
-    dev: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
-) -> tuple[dict[str, Any], str]:
-    """The settings that data files or a configuration file give, and their name in messages."""
-    paths = _paths(data)
-    if len(paths) == 1 and paths[0].endswith(".toml"):
-        raw, where = read_toml(paths[0]), paths[0]
-    else:
-        raw, where = {"data": {"train": paths}}, "settings"
-    if task is not None:
-        assign(raw, "task.kind", task)
-    if dev is not None:
-        assign(raw, "data.dev", _paths(dev))
-    return raw, where
-
-
 def new_folder(config: Config, out: str | os.PathLike[str] | None) -> Path:
     """The run's directory, made; one that holds a run already is refused."""
     name = Path(config.data.train[0]).name.strip(".").split(".")[0] or "run"
@@ -266,9 +247,3 @@ def _train(
 
 def _pairs(rows: Sequence[Example]) -> list[Pair]:
     return [(row.source, row.target) for row in rows]
-
-
-def _paths(data: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
-    if isinstance(data, str | os.PathLike):
-        return [os.fspath(data)]
-    return [os.fspath(path) for path in data]
