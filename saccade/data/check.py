@@ -66,8 +66,9 @@ def check(data: Data, task: Task) -> Iterator[Finding]:
             continue
         for i, texts in enumerate(block.columns):
             tokens[side_of(i, len(block.columns), task)].meet(texts)
-    yield from (error(row) for row in dev.rows() if isinstance(row, Defect))
-    if kind in ("classify", "tag"):
+    if data.dev:
+        yield from (error(row) for row in dev.rows() if isinstance(row, Defect))
+    if data.dev and kind in ("classify", "tag"):
         yield from map(error, unseen(train.labels, dev.rows()))
     if not len(train.tally):
         return

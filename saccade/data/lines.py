@@ -92,9 +92,9 @@ def lines_of(name: str, stream: io.RawIOBase | None = None) -> Iterator[str | De
                     yield from lines
                     number += len(lines)
                     continue
-                for line in block.removesuffix(b"\n").split(b"\n"):
+                for line in block.replace(b"\r\n", b"\n").removesuffix(b"\n").split(b"\n"):
                     number += 1
-                    yield _checked(line.removesuffix(b"\r"), name, number)
+                    yield _checked(line, name, number)
     except (gzip.BadGzipFile, EOFError, zlib.error):
         message = f"damaged gzip file, readable up to line {number}"
         raise FileError("gzip", name, message) from None

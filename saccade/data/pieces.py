@@ -16,6 +16,7 @@ LINES = 5  # that are shown
 SAMPLE = 20_000  # lines that the tokenizer is trained on, spread over the file
 CHARACTERS = 4_000_000  # ... or fewer, where they are long
 MANY_WORDS, MANY_CHARACTERS = 0.20, 0.03  # unseen ones; a usual dev set has fewer
+ENOUGH = 100  # words or characters of dev, before their share means anything
 
 
 def settings_of(task: Task) -> list[Settings]:
@@ -73,7 +74,8 @@ class Unseen:
             where, text = self.first[unit]
             message = f"{share:.2%} of dev's {thing} are {seldom} in train, as {unit!r} ({n:,})"
             group.add(where, message, visible(text, max(text.find(unit), 0)))
-        return group, share > (MANY_WORDS if words else MANY_CHARACTERS)
+        many = share > (MANY_WORDS if words else MANY_CHARACTERS)
+        return group, many and total >= ENOUGH
 
 
 class Pieces:

@@ -47,7 +47,7 @@ class Scan:
         self._words: list[tuple[int, str, Group, int]] = []  # line, word, and the place it has
 
     def rows(self) -> Iterator[Example | Defect]:
-        return read(self.paths, self.data, self.kind) if self.paths else iter(())
+        return read(self.paths, self.data, self.kind)
 
     def file(self, column: int) -> str:
         """The file in which a column is."""

@@ -98,18 +98,21 @@ def test_five_lines_are_shown_in_pieces(kind, tmp_path):
     target = {"tag": "A B C", "translate": "eins zwei drei"}.get(kind, "good")
     rows = [f"one two x{i}" + ("" if kind == "model" else f"\t{target}") for i in range(50)]
     finding = one_of(files(tmp_path, "\n".join(rows) + "\n"), kind, "tokenizer")
-    shown = [place for place in finding.places if place.where.endswith(("5", "5", "5", "6"))]
-    assert [Path(place.where).name for place in shown] == [
-        f"train.tsv:{line}" for line in (6, 16, 26, 36, 46)
-    ]
-    assert all("pieces: " not in place.message and "pieces" in place.message for place in shown)
-    assert all("o" in place.text for place in shown)
+    assert finding.level == "info"
+    shown = {Path(place.where).name: place for place in finding.places}
+    assert [shown.pop("train.tsv").message.split(" ")[-1]] == ["rows"]  # what the tokenizer is
+    assert list(shown) == [f"train.tsv:{line}" for line in (6, 16, 26, 36, 46)]
+    assert all("pieces" in place.message for place in shown.values())
+    letters = {
+        name: place.text.replace(" ", "").replace("</w>", "") for name, place in shown.items()
+    }
+    assert all(f"x{i}" in letters[f"train.tsv:{i + 1}"] for i in (5, 15, 25, 35, 45))
 
 
 def test_words_that_only_dev_has_are_counted(tmp_path):
     data = files(tmp_path, TRAIN, "a rare film\tpos\nfine rare film\tpos\n")
     finding = one_of(data, "classify", "unseen-token")
-    assert finding.level == "warning"
+    assert finding.level == "info"  # so few words say nothing
     assert finding.count == 2  # "rare" and "a"
     assert finding.places[0].where.endswith("dev.tsv:1")
     assert "50.00%" in finding.places[0].message
@@ -125,17 +128,23 @@ def test_a_million_alike_are_one_finding_with_a_few_places(tmp_path):
 
 
 def test_every_broken_row_is_a_finding_of_its_own(tmp_path):
-    data = files(tmp_path, TRAIN + "x\n" * 500 + TRAIN)
+    data = files(tmp_path, TRAIN * 300 + "x\n" * 500 + TRAIN)
     broken = [one for one in check(data, TASKS["classify"]) if one.level == "error"]
     assert [one.places[0].where.rpartition(":")[2] for one in broken] == [
-        str(line) for line in range(5, 505)
+        str(line) for line in range(1201, 1701)
     ]
-    [told] = [one for one in together(broken) if one.code == "columns"]
-    assert told.count == 500
+    [told] = together(broken)
+    assert (told.code, told.count, len(told.places)) == ("columns", 500, KEPT)
 
 
 def test_joiners_and_marks_are_spelling_in_the_scripts_that_have_them(tmp_path):
-    rows = ["می\u200cخواهم این را", "क्\u200dष है", "שלום\u200f (test)", "👩\u200d🚀 flies", "ＡＢ社の本"]
+    rows = [
+        "می\u200cخواهم این را",
+        "क्\u200dष है",
+        "שלום\u200f (test)",
+        "👩\u200d🚀 flies",
+        "ＡＢ社の本",
+    ]
     assert found(files(tmp_path, "".join(f"{row}\n" for row in rows)), "model") == []
 
 
@@ -183,9 +192,11 @@ def test_a_million_pairs_take_a_minute_and_300_megabytes(tmp_path):
                 file.write(" ".join([*first, str(i % 9973), *second[-4:]]) + "\n")
     for side in ("de", "en"):
         (tmp_path / f"dev.{side}").write_text("\n".join(clean[f"dev.{side}"]), encoding="utf-8")
-    train, dev = ([str(tmp_path / f"{part}.{s}") for s in ("de", "en")] for part in ("train", "dev"))
+    train, dev = (
+        [str(tmp_path / f"{part}.{s}") for s in ("de", "en")] for part in ("train", "dev")
+    )
     command = [sys.executable, "-c", MEASURE, *train, "--dev", dev[0], "--dev", dev[1]]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ)
-    seconds, megabytes = json.loads(done.stderr.splitlines()[-1].rpartition("[")[2].join("[ "))
+    seconds, megabytes = json.loads(done.stderr.splitlines()[-1])
     assert seconds < 60
     assert megabytes < 300

@@ -41,7 +41,7 @@ class Fault:
     code: str
     where: str
     also: tuple[str, ...] = ()  # codes that the same fault has too
-    level: str = ""
+    info: bool = False
 
 
 def edit(name: str, change: Callable[[str], str], row: int = AT) -> Change:
@@ -118,7 +118,9 @@ def imbalance(files: Files) -> None:
 
 
 def other_kind(files: Files) -> None:
-    files["dev.tsv"] = ["добрый вечер мой друг\tgood", *files["dev.tsv"][:9]]
+    files["dev.tsv"] = [
+        f"unseen{i}a unseen{i}b unseen{i}c the man reads a book\tgood" for i in range(30)
+    ]
 
 
 def word_at(files: Files, name: str, word: str) -> int:
@@ -303,7 +305,7 @@ FAULTS: dict[str, Fault] = {
     "dev of another kind": Fault("labelled", other_kind, "unseen-token", "dev.tsv:1"),
     # information
     "a no-break space": Fault(
-        "lines", edit("train.en", into("\xa0")), "no-break", "train.en:120", level="info"
+        "lines", edit("train.en", into("\xa0")), "no-break", "train.en:120", info=True
     ),
 }  # fmt: skip
 
@@ -316,7 +318,7 @@ def test_a_planted_fault_is_found_with_its_line(name: str, tmp_path: Path) -> No
     findings = found(*write(files, tmp_path), task=TASKS.get(fault.corpus))
     told = [one for one in findings if one.code == fault.code]
     assert told, [one.code for one in findings]
-    assert {one.level for one in told} == {fault.level or told[0].level}
+    assert {one.level for one in told} <= ({"info"} if fault.info else {"error", "warning"})
     place = told[0].places[0]
     file, _, line = place.where.rpartition(":")
     wanted, _, number = fault.where.rpartition(":")
