@@ -146,12 +146,10 @@ class Characters:
 
     known: dict[str, tuple[str, ...]] = field(default_factory=dict)
     harmless: set[str] = field(default_factory=set)
-    seen: set[str] = field(default_factory=set)
 
     def look(self, texts: Sequence[str]) -> Iterator[tuple[str, int, int, str]]:
         """Every find in these texts, as (code, which text, where in it, message)."""
         here = set("\n".join(texts))
-        self.seen |= here
         codes: set[str] = set()
         for char in here - self.harmless:
             if char not in self.known:

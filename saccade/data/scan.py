@@ -58,8 +58,7 @@ class Scan:
 
     def gather(self) -> Iterator[Defect | Block]:
         """The first pass: the defects as they are met, and each block once it is counted."""
-        looks = [Characters() for _ in range(len(self.data.source) + 2)]
-        tallying = Tallying()
+        characters, tallying = Characters(), Tallying()
         for block in self._blocks():
             if isinstance(block, Defect):
                 yield block
@@ -67,7 +66,7 @@ class Scan:
             tallying.add(block.rows)
             self._count_labels(block.rows)
             for i, texts in enumerate(block.columns):
-                for code, row, at, message in looks[i].look(texts):
+                for code, row, at, message in characters.look(texts):
                     self._note(self.odd[code], i, block, row, at, message)
                 for form, row, at in forms(texts):
                     message = f"{form} letters, unlike most lines"
@@ -124,7 +123,7 @@ class Scan:
                 yield row
                 continue
             rows.append(row)
-            size += len(row.source[0]) + 8 * len(row.source)
+            size += len(row.source[0]) + 8 * len(row.source) + len(row.target or "")
             if len(rows) == ROWS or size > CHARACTERS:
                 yield Block(start, rows, self._columns(rows))
                 start, rows, size = start + len(rows), [], 0
