@@ -26,7 +26,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="Sequence models: one command from a raw file to a model.",
 )
-SHOWN = 100  # defects printed; a program that wants all asks for --json
 
 Data = Annotated[list[str], typer.Argument(help="A file, or two that are aligned line by line.")]
 DataOrConfig = Annotated[
@@ -273,22 +272,28 @@ def check(
     as_json: AsJson = False,
 ) -> None:
     """What is wrong with the data, with file and line; exit 1 if anything is."""
-    from saccade.data.check import check as defects_of
+    from collections import Counter
+
+    from saccade.data.check import check as findings_of
+    from saccade.data.findings import table, together
+    from saccade.data.lines import counted
     from saccade.tasks.choose import understand
 
-    kind, config = understand(*_gathered(data, task, dev, settings))
+    settings_of_task, settings_of_data = understand(*_gathered(data, task, dev, settings))
     _end_quietly()
-    found = 0
-    for defect in defects_of(config, kind):
-        found += 1
+    found = findings_of(settings_of_data, settings_of_task)
+    levels: Counter[str] = Counter()
+    for finding in found if as_json else (groups := together(found)):
+        levels[finding.level] += finding.count
         if as_json:
-            print(json.dumps({name: getattr(defect, name) for name in defect.__slots__}))
-        elif found <= SHOWN:
-            print(defect)
-    if found > SHOWN and not as_json:
-        print(f"... and {found - SHOWN:,} more; --json lists all")
-    say(f"{found:,} defect{'' if found == 1 else 's'}" if found else "no defects")
-    raise typer.Exit(1 if found else 0)
+            print(json.dumps(finding.record(), ensure_ascii=False))
+    if not as_json:
+        for line in table(groups):
+            print(line)
+    errors, warnings = levels["error"], levels["warning"]
+    told = f"{counted(errors, 'error')}, {counted(warnings, 'warning')}"
+    say(told if errors + warnings else "no defects")
+    raise typer.Exit(1 if errors + warnings else 0)
 
 
 # --- helpers --------------------------------------------------------------------------------------
@@ -320,7 +325,7 @@ def _gathered(
 ) -> tuple[dict[str, Any], str]:
     """What the user said on the command line or in a file, and what to call it in messages."""
     from saccade.config import assign_text
-    from saccade.training.run import gather
+    from saccade.tasks.choose import gather
 
     raw, where = gather(data, task=task, dev=dev)
     for setting in settings or []:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from saccade import cli
+from tests.faults.corpora import lines, write
 from tests.training.test_training import corpus
 
 QUICK = ["--set", "train.steps=6", "--set", "train.evaluate_every=6"]
@@ -248,9 +249,64 @@ def test_a_label_that_training_never_saw_is_refused(tmp_path: Path, call) -> Non
 
 
 def test_a_clean_file_has_no_defects(tmp_path: Path, call) -> None:
-    done = call("check", corpus(tmp_path, "translate"))
+    done = call("check", *write(lines(), tmp_path)[0])
     assert done.code == 0
-    assert done.out == ""
+    assert "no defects" in done.err
+    assert "tokenizer" in done.out  # information is no defect
+    assert "warning" not in done.out
+
+
+def test_what_is_found_is_a_table_or_json(tmp_path: Path, call) -> None:
+    files = lines()
+    files["train.en"][9] += "\u200b"
+    files["train.de"].append("")
+    train, dev = write(files, tmp_path)
+    words = [*train, "--dev", dev[0], "--dev", dev[1]]
+    done = call("check", *words)
+    assert done.code == 1
+    assert done.err == "1 error, 1 warning\n"
+    head, *rows = done.out.splitlines()
+    assert head.split()[:4] == ["level", "code", "count", "where"]
+    assert rows[0].split()[:4] == ["error", "misaligned", "1", f"{train[0]}:301"]
+    assert "-> make both from one file again" in rows[1]
+    assert rows[2].split()[:4] == ["warning", "invisible", "1", f"{train[1]}:10"]
+    assert "ZERO WIDTH SPACE" in rows[2]
+    assert "\\u200b" in rows[2]
+    done = call("check", *words, "--json")
+    assert done.code == 1
+    found = {one["code"]: one for one in map(json.loads, done.out.splitlines())}
+    assert found["invisible"]["where"] == f"{train[1]}:10"
+    assert found["invisible"]["level"] == "warning"
+    assert found["invisible"]["places"][0].keys() == {"where", "message", "text"}
+    assert found["misaligned"]["level"] == "error"
+    assert all({"count", "message", "advice"} <= one.keys() for one in found.values())
+
+
+def test_check_imports_no_torch(tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.argv = ['saccade', 'check', *sys.argv[1:]]\n"
+        "from saccade import cli\n"
+        "try: cli.main()\n"
+        "except SystemExit as left: assert left.code == 0\n"
+        "assert 'torch' not in sys.modules, 'torch was imported'"
+    )
+    command = [sys.executable, "-c", code, *write(lines(), tmp_path)[0]]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("verb", ["train", "check"])
+def test_a_second_dev_file_without_its_option_is_understood(verb: str, tmp_path, call) -> None:
+    train, dev = write(lines(), tmp_path)
+    done = call(verb, *train, "--dev", *dev)
+    assert done.code == 2
+    assert "3 training files, but 1 dev file" in done.err
+    assert f"--dev {dev[0]} --dev {dev[1]}" in done.err
+    first = call(verb, "--dev", dev[0], dev[1], *train)
+    assert f"--dev {dev[0]} --dev {dev[1]}" in first.err
+    two = call(verb, *train, "--dev", dev[0])
+    assert two.code == 2
+    assert "--dev before each dev file" in two.err
 
 
 def test_mistakes_in_settings_are_told_together(tmp_path: Path, call) -> None:

@@ -1,76 +1,297 @@
-"""What is wrong with the data of a configuration: every defect, with its file and line.
+"""The data doctor: what is wrong with the data of a configuration, with file and line.
 
-Training data is read once, dev data a few times; what is kept is the labels, and a hash for every
-source of dev, so that memory does not grow with the training data.
-A new check of dev rows is a function `(Seen, rows) -> defects` in DEV_CHECKS.
+Files are read a few times, and never kept: `tally` finds what repeats or is too long,
+`characters` what the eye misses, `profile` what is in the wrong language, `pieces` what a
+tokenizer makes of it. The rows that are to be shown are fetched at the end.
 """
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+import unicodedata
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import floor
 
-from saccade.config import Data
-from saccade.data.lines import Defect, Example
+import numpy as np
+
+from saccade.config import Data, Task
+from saccade.data import profile, tally
+from saccade.data.characters import visible
+from saccade.data.findings import ADVICE, KEPT, Finding, Group, Place, error, merged
+from saccade.data.lines import Defect, Example, counted
+from saccade.data.pieces import Pieces, Unseen, settings_of, side_of
+from saccade.data.profile import Array, Letters
+from saccade.data.scan import Block, Scan
 from saccade.data.shapes import shape
-from saccade.data.sources import read, unseen
+from saccade.data.sources import unseen
 from saccade.errors import DataError
 
+PARAGRAPH = 100  # characters from which a line of plain text does not repeat by chance
+LABELLED = 100  # examples, before a label that occurs once is odd
+FORMS = ("decomposed", "composed")  # of two equally frequent ones, the first is reported
 
-@dataclass(slots=True)
-class Seen:
-    """What the rows of dev are compared with, gathered in one pass over the training data."""
-
-    task_kind: str
-    labels: set[str] = field(default_factory=set)
-    shared: dict[int, str] = field(default_factory=dict)  # hash of a dev source -> where in train
+Say = Callable[[Example, Example], tuple[str, str]]  # (the row, its partner) -> message, text
 
 
-def check(config_data: Data, task_kind: str) -> Iterator[Defect]:
-    """Every defect of the training files, then of the dev files."""
-    train, dev, data = config_data.train, config_data.dev, config_data
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """Rows that something is to be said of; `partners` are others that it is said by."""
+
+    code: str
+    scan: Scan
+    rows: Array
+    say: Say
+    column: int = 0
+    partners: Array | None = None
+    home: Scan | None = None  # of the partners
+
+
+def check(data: Data, task: Task) -> Iterator[Finding]:
+    """Errors as they are met, one by one; then warnings and information, a group for each code."""
+    kind = task.kind
     with contextlib.suppress(DataError):  # `read` says the same as a defect
-        data = shape(train, data, task_kind).fill(data)  # train decides how dev is read
-    wanted = {hash(row.source) for row in _examples(dev, data, task_kind)}
-    seen = Seen(task_kind)
-    for row in read(train, data, task_kind):
-        if isinstance(row, Defect):
-            yield row
-        else:
-            _remember(seen, row, wanted)
-    if dev:
-        for find in DEV_CHECKS:
-            yield from find(seen, read(dev, data, task_kind))
+        data = shape(data.train, data, kind).fill(data)  # train decides how dev is read
+    letters = Letters()
+    train, dev = Scan(data.train, data, kind, letters), Scan(data.dev, data, kind, letters)
+    tokens = [Unseen(settings) for settings in settings_of(task)]
+    for block in dev.gather():  # before train, which is asked for its words
+        if isinstance(block, Block):
+            for i, texts in enumerate(block.columns):
+                token, file = tokens[side_of(i, len(block.columns), task)], dev.file(i)
+                for row, text in zip(block.rows, texts, strict=True):
+                    token.expect(f"{file}:{row.line}", text)
+    for block in train.gather():
+        if isinstance(block, Defect):
+            yield error(block)
+            continue
+        for i, texts in enumerate(block.columns):
+            tokens[side_of(i, len(block.columns), task)].meet(texts)
+    if data.dev:
+        yield from (error(row) for row in dev.rows() if isinstance(row, Defect))
+    if data.dev and kind in ("classify", "tag"):
+        yield from map(error, unseen(train.labels, dev.rows()))
+    if not len(train.tally):
+        return
+    pieces = Pieces(task, len(train.tally), int(train.tally.source_len.sum()))
+    for block in train.score(train):
+        pieces.take(block)
+    for _ in dev.score(train):
+        pass
+    notes: dict[str, Group] = defaultdict(Group)
+    _characters(notes, train, dev)
+    _labels(notes, train)
+    picks = [*_repeats(train, dev), *_lengths(train, dev), *_languages(train, dev)]
+    _tell(notes, picks, train, dev)
+    with contextlib.suppress(DataError):  # a sample may be too small where the whole is not
+        notes["tokenizer"] = pieces.group()
+    lost = [token.group() for token in tokens]
+    notes["unseen-token"] = merged(group for group, many in lost if many)
+    yield from (notes[code].finding(code) for code in ADVICE if notes[code].count)
+    few = merged(group for group, many in lost if not many)
+    if few.count:
+        yield few.finding("unseen-token", "info")
 
 
-def broken(seen: Seen, dev: Iterable[Example | Defect]) -> Iterator[Defect]:
-    """The rows that could not be read."""
-    return (row for row in dev if isinstance(row, Defect))
+# --- what is looked for ---------------------------------------------------------------------------
 
 
-def unseen_labels(seen: Seen, dev: Iterable[Example | Defect]) -> Iterator[Defect]:
-    """Labels that training has no example of."""
-    return unseen(seen.labels, dev) if seen.task_kind in ("classify", "tag") else iter(())
+def _characters(notes: dict[str, Group], train: Scan, dev: Scan) -> None:
+    """What the first pass has noted; of two forms of letters, the rarer one."""
+    for code in train.odd.keys() | dev.odd.keys():
+        notes[code] = merged(scan.odd[code] for scan in (train, dev))
+    for column in range(len(train.triples)):
+        both = [merged(s.forms[column, form] for s in (train, dev)) for form in FORMS]
+        if all(group.count for group in both):
+            rarer = min(both, key=lambda group: group.count)
+            notes["normalisation"] = merged([notes["normalisation"], rarer])
 
 
-def leaks(seen: Seen, dev: Iterable[Example | Defect]) -> Iterator[Defect]:
-    """Dev sources that are also in the training data, which makes dev scores too good."""
-    for row in dev:
-        if isinstance(row, Example) and (where := seen.shared.get(hash(row.source))):
-            message = f"the same source is in the training data, at {where}"
-            yield Defect("leak", row.where, message, "remove it from one of the two files")
+def _labels(notes: dict[str, Group], train: Scan) -> None:
+    """Labels that are rare, far rarer than others, or the same but for their spelling."""
+    labels = train.labels
+    file = train.file(len(train.data.source))
+    often = {label: n for label, n in labels.items() if n > 1}
+    if len(train.tally) >= LABELLED:
+        for label in labels.keys() - often.keys():
+            where = f"{file}:{train.first[label]}"
+            notes["rare-label"].add(where, f"the label {label!r} occurs once", "")
+        notes["rare-label"].places.sort(key=lambda place: int(place.where.rpartition(":")[2]))
+    if train.kind == "classify" and often and len(train.tally) >= LABELLED:
+        total = sum(often.values())
+        top, low = max(often, key=often.__getitem__), min(often, key=often.__getitem__)
+        if often[top] >= 0.9 * total or often[low] * 20 < total / len(often):
+            told = f"{low!r} has {often[low]:,} of {total:,} examples, {top!r} has {often[top]:,}"
+            notes["imbalance"].add(f"{file}:{train.first[low]}", told)
+    spelt: dict[str, list[str]] = defaultdict(list)
+    for label in labels:
+        plain = unicodedata.normalize("NFKC", label).casefold()
+        spelt["".join(char for char in plain if char.isprintable() and char != " ")].append(label)
+    for same in spelt.values():
+        usual, *rare = sorted(same, key=lambda label: (-labels[label], label))
+        for label in rare:
+            message = f"the label {visible(label)!r}, elsewhere {visible(usual)!r}"
+            notes["label-spelling"].add(f"{file}:{train.first[label]}", message)
 
 
-DevCheck = Callable[[Seen, Iterable[Example | Defect]], Iterator[Defect]]
-DEV_CHECKS: tuple[DevCheck, ...] = (broken, unseen_labels, leaks)
+def _repeats(train: Scan, dev: Scan) -> Iterator[Pick]:
+    """Rows that are there twice, in both files, or with two targets."""
+    shortest = PARAGRAPH if train.kind == "model" else 0
+    rows, there = tally.leaks(train.tally, dev.tally, shortest)
+    yield Pick("leak", dev, rows, _leaks, 0, there, train)
+    for scan in (train, dev):
+        rows, first = tally.repeats(scan.tally, shortest)
+        yield Pick("duplicate", scan, rows, _repeated, 0, first, scan)
+    rows, first, ceiling = tally.conflicts(train.tally)
+    if train.kind in ("classify", "tag"):
+        yield Pick("conflict", train, rows, _contradicts, 0, first, train)
+    if len(rows) and train.kind != "model":
+        yield Pick("ceiling", train, rows[:1], _ceiling(ceiling, train.kind))
 
 
-def _examples(paths: tuple[str, ...], data: Data, task_kind: str) -> Iterator[Example]:
-    if paths and task_kind != "model":  # lines of plain text repeat without harm
-        yield from (row for row in read(paths, data, task_kind) if isinstance(row, Example))
+def _lengths(train: Scan, dev: Scan) -> Iterator[Pick]:
+    """Rows that are far longer than others, or far longer than their partner; shifted ones."""
+    text = train.kind == "translate"
+    for scan in (train, dev):
+        full = train.tally.source_len[train.tally.source_len > 0]
+        rows = np.flatnonzero(scan.tally.source_len > tally.longest_usual(full))
+        yield Pick("long", scan, rows, _long_source)
+        if text:
+            limit = tally.longest_usual(train.tally.target_len)
+            rows = np.flatnonzero(scan.tally.target_len > limit)
+            yield Pick("long", scan, rows, _long_target, len(scan.data.source))
+            low, high = tally.usual_ratios(tally.ratios(train.tally))
+            ratio = tally.ratios(scan.tally)
+            yield Pick("ratio", scan, np.flatnonzero((ratio < low) | (ratio > high)), _unequal)
+    if text and (found := tally.shifted(train.tally)):
+        first, last, by = found
+        yield Pick(
+            "shift",
+            train,
+            np.array([first]),
+            _shifted(by),
+            len(train.data.source),
+            np.array([last]),
+            train,
+        )
 
 
-def _remember(seen: Seen, row: Example, wanted: set[int]) -> None:
-    if seen.task_kind in ("classify", "tag") and row.target is not None:
-        seen.labels.update((row.target,) if isinstance(row.target, str) else row.target)
-    if wanted and (key := hash(row.source)) in wanted:
-        seen.shared.setdefault(key, row.where)
+def _languages(train: Scan, dev: Scan) -> Iterator[Pick]:
+    """Rows whose letters follow each other as on the other side, or as on none."""
+    last = len(train.scores) - 1
+    usual = [profile.usual(own, size) for own, _, size in train.scores]
+    two = train.kind == "translate" and all(profile.apart(*s) for s in train.scores[:: last or 1])
+    for scan in (train, dev):
+        none = [np.zeros(len(scan.tally), bool)] * len(scan.scores)
+        other = list(none)
+        for i, (own, theirs, size) in enumerate(scan.scores):
+            if two and i in (0, last):
+                other[i] = profile.fits_other(own, theirs, size)
+            if (known := usual[i]) is not None:
+                none[i] = profile.fits_none(own, size, known) & ~other[i]
+        if two and other:
+            swapped = other[0] & other[last]
+            yield Pick("language", scan, np.flatnonzero(swapped), _swapped)
+            for i in (0, last):
+                rows = np.flatnonzero(other[i] & ~swapped)
+                yield Pick("language", scan, rows, _foreign, i)
+        for i, flags in enumerate(none):
+            yield Pick("language", scan, np.flatnonzero(flags), _strange, i)
+
+
+# --- what is said ---------------------------------------------------------------------------------
+
+
+def _tell(notes: dict[str, Group], picks: list[Pick], train: Scan, dev: Scan) -> None:
+    """Note the picks, with their rows fetched."""
+    wanted: dict[Scan, set[int]] = {train: set(), dev: set()}
+    for pick in picks:
+        wanted[pick.scan].update(pick.rows[:KEPT].tolist())
+        if pick.partners is not None:
+            wanted[pick.home or pick.scan].update(pick.partners[:KEPT].tolist())
+    rows = {scan: scan.fetch(some) for scan, some in wanted.items()}
+    for pick in picks:
+        group = Group(len(pick.rows))
+        for i, number in enumerate(pick.rows[:KEPT].tolist()):
+            row = partner = rows[pick.scan][number]
+            if pick.partners is not None:
+                partner = rows[pick.home or pick.scan][int(pick.partners[i])]
+            message, text = pick.say(row, partner)
+            group.places.append(Place(f"{pick.scan.file(pick.column)}:{row.line}", message, text))
+        notes[pick.code] = merged([notes[pick.code], group])
+
+
+def _leaks(row: Example, first: Example) -> tuple[str, str]:
+    return f"the same source is in the training data, at {first.where}", _source(row)
+
+
+def _repeated(row: Example, first: Example) -> tuple[str, str]:
+    return f"the same as {first.where}", _both(row)
+
+
+def _contradicts(row: Example, first: Example) -> tuple[str, str]:
+    if isinstance(row.target, str):
+        return f"labelled {row.target!r}, but {first.target!r} at {first.where}", _source(row)
+    pairs = zip(row.source, row.target or (), first.target or (), strict=False)
+    word, tag, other = next((w, a, b) for w, a, b in pairs if a != b)
+    return f"{word!r} is tagged {tag!r}, but {other!r} at {first.where}", _source(row)
+
+
+def _ceiling(share: float, kind: str) -> Say:
+    thing = {"classify": "labels", "tag": "tags"}.get(kind, "targets")
+
+    def say(row: Example, _: Example) -> tuple[str, str]:
+        best = floor(share * 10_000) / 100  # not 100 % where one is in doubt
+        what = f"some sources have several {thing}: at most {best:.2f} % of the targets"
+        return f"{what} can be guessed exactly", _both(row)
+
+    return say
+
+
+def _long_source(row: Example, _: Example) -> tuple[str, str]:
+    return f"{counted(sum(map(len, row.source)), 'character')}, far more than usual", _source(row)
+
+
+def _long_target(row: Example, _: Example) -> tuple[str, str]:
+    target = str(row.target)
+    return f"{counted(len(target), 'character')}, far more than usual", visible(target)
+
+
+def _unequal(row: Example, _: Example) -> tuple[str, str]:
+    source, target = sum(map(len, row.source)), len(str(row.target))
+    message = f"{counted(source, 'character')} on the source side, {target:,} on the target side"
+    return message, _both(row)
+
+
+def _shifted(by: int) -> Say:
+    side = "later" if by > 0 else "earlier"
+
+    def say(row: Example, last: Example) -> tuple[str, str]:
+        what = f"from about here to line {last.line} targets fit the source"
+        return f"{what} {counted(abs(by), 'line')} {side}", _both(row)
+
+    return say
+
+
+def _swapped(row: Example, _: Example) -> tuple[str, str]:
+    return "source and target seem to be swapped", _both(row)
+
+
+def _foreign(row: Example, _: Example) -> tuple[str, str]:
+    if row.target == row.source[0]:
+        return "the same text on both sides", _source(row)
+    return "reads like the other side", _both(row)
+
+
+def _strange(row: Example, _: Example) -> tuple[str, str]:
+    return "unlike the other lines, by its letters: another language?", _both(row)
+
+
+def _source(row: Example) -> str:
+    return visible(" ".join(row.source))
+
+
+def _both(row: Example) -> str:
+    if row.target is None:
+        return _source(row)
+    target = row.target if isinstance(row.target, str) else " ".join(row.target)
+    return f"{_source(row)} → {visible(target)}"

@@ -82,25 +82,19 @@ def lines_of(name: str, stream: io.RawIOBase | None = None) -> Iterator[str | De
     try:
         with contextlib.ExitStack() as stack:
             opened = io.FileIO(name) if stream is None else stream
-            raw = stack.enter_context(io.BufferedReader(opened, BLOCK))
-            file: Iterable[bytes] = raw
-            if name.endswith(".gz") or raw.peek(2)[:2] == b"\x1f\x8b":
-                inside = stack.enter_context(gzip.GzipFile(fileobj=raw))
-                file = stack.enter_context(io.BufferedReader(inside, BLOCK))  # three times as fast
-            for number, line in enumerate(file, 1):  # a binary file splits at \n only
-                if line.endswith(b"\n"):
-                    line = line[:-2] if line.endswith(b"\r\n") else line[:-1]
-                if number == 1:
-                    line = line.removeprefix(codecs.BOM_UTF8)
-                if b"\0" in line:
-                    message = f"a NUL at byte {line.index(0) + 1} of the line"
-                    yield defect_at("nul", name, number, message)
+            file: "io.BufferedReader[Any]" = stack.enter_context(io.BufferedReader(opened, BLOCK))
+            if name.endswith(".gz") or file.peek(2)[:2] == b"\x1f\x8b":
+                inside = stack.enter_context(gzip.GzipFile(fileobj=file))
+                file = stack.enter_context(io.BufferedReader(inside, BLOCK))
+            for block in _whole_lines(file):
+                block = block if number else block.removeprefix(codecs.BOM_UTF8)
+                if (lines := _decoded(block)) is not None:
+                    yield from lines
+                    number += len(lines)
                     continue
-                try:
-                    yield line.decode()
-                except UnicodeDecodeError as error:
-                    message = f"not UTF-8 at byte {error.start + 1} of the line"
-                    yield defect_at("utf8", name, number, message)
+                for line in block.replace(b"\r\n", b"\n").removesuffix(b"\n").split(b"\n"):
+                    number += 1
+                    yield _checked(line, name, number)
     except (gzip.BadGzipFile, EOFError, zlib.error):
         message = f"damaged gzip file, readable up to line {number}"
         raise FileError("gzip", name, message) from None
@@ -108,6 +102,44 @@ def lines_of(name: str, stream: io.RawIOBase | None = None) -> Iterator[str | De
         raise FileError("missing-file", name, "no such file") from None
     except OSError as error:
         raise FileError("unreadable", name, (error.strerror or str(error)).lower()) from None
+
+
+def _whole_lines(file: "io.BufferedReader[Any]") -> Iterator[bytes]:
+    """Blocks of lines, as they arrive; only the last may lack its \\n."""
+    rest: list[bytes] = []
+    while data := file.read1(BLOCK):
+        end = data.rfind(b"\n") + 1
+        if end:
+            yield b"".join([*rest, data[:end]])
+            rest = []
+        rest.append(data[end:])
+    if last := b"".join(rest):
+        yield last
+
+
+def _decoded(block: bytes) -> list[str] | None:
+    """The lines of a block, all at once, which is several times as fast; None if one is broken."""
+    if b"\0" in block:
+        return None
+    try:
+        text = block.decode()
+    except UnicodeDecodeError:
+        return None
+    lines = text.replace("\r\n", "\n").split("\n")
+    if not lines[-1]:
+        lines.pop()
+    return lines
+
+
+def _checked(line: bytes, name: str, number: int) -> str | Defect:
+    if b"\0" in line:
+        message = f"a NUL at byte {line.index(0) + 1} of the line"
+        return defect_at("nul", name, number, message)
+    try:
+        return line.decode()
+    except UnicodeDecodeError as error:
+        message = f"not UTF-8 at byte {error.start + 1} of the line"
+        return defect_at("utf8", name, number, message)
 
 
 def json_object(text: str) -> dict[str, Any] | None:

@@ -69,8 +69,9 @@ def look(names: list[str], data: Data, kind: str | None, labelled: bool) -> Shap
         return Shape(form, task, source, target, f"CoNLL-U, {target} for each word: {task}")
     tables = [_sample(name) for name in names]
     if form == "columns":
-        cells = [cells_of(line) for line in tables[0] if line[:1] != "#" or "\t" in line]
-        width = Counter(len(row) for row in cells if row).most_common(1)[0][0] if cells else 2
+        full = [line for line in tables[0] if line.strip() and (line[0] != "#" or "\t" in line)]
+        widths = Counter(len(cells_of(line)) for line in full)
+        width = widths.most_common(1)[0][0] if widths else 2
         source, target = data.source or (1,), data.target or width
         reason = f"a line a word, {counted(width, 'column')}, blank lines between sentences: {task}"
         return Shape(form, task, source, target, reason)
@@ -79,6 +80,8 @@ def look(names: list[str], data: Data, kind: str | None, labelled: bool) -> Shap
         columns = dict(enumerate(tables, 1))
     elif form == "jsonl":
         objects = [row for line in tables[0] if (row := json_object(line))]
+        if not objects:
+            raise FileError("json", names[0], "no JSON object in it")
         keys = dict.fromkeys(key for row in objects for key in row)
         columns = {key: [str(row.get(key, "")) for row in objects] for key in keys}
     else:

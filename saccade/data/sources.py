@@ -11,7 +11,7 @@ import operator
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 from saccade.config import Column, Data
 from saccade.data.lines import (
@@ -149,10 +149,10 @@ def _aligned(names: list[str], data: Data, kind: str, labelled: bool) -> Rows:
         if None in row:
             yield _misaligned(used, number, row, sides)
             return
-        texts = tuple(cell for cell in row if isinstance(cell, str))
-        if len(texts) < len(row):
+        if Defect in map(type, row):
             yield from (cell for cell in row if isinstance(cell, Defect))
             continue
+        texts = cast(tuple[str, ...], row)
         source, target = (texts[:-1], texts[-1]) if labelled else (texts, None)
         made = _example(source, target, kind, used[0], number)
         if isinstance(made, Defect) and made.code == "blank-target":

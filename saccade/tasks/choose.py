@@ -5,18 +5,32 @@ and written into the run, so that every choice can be read there and changed.
 """
 
 import copy
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from math import sqrt
+from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from saccade.config import PARTS, Config, Data, Decoder, Encoder, kind_of, models_in, parse
-from saccade.data.lines import Example
+from saccade.config import (
+    PARTS,
+    Config,
+    Data,
+    Decoder,
+    Encoder,
+    Task,
+    assign,
+    kind_of,
+    models_in,
+    parse,
+    read_toml,
+)
+from saccade.data.lines import Example, counted
 from saccade.data.shapes import Shape, shape
-from saccade.data.sources import examples
+from saccade.data.sources import examples, read
 from saccade.errors import ConfigError, DataError
 from saccade.models.presets import expand
 
@@ -83,13 +97,45 @@ def survey(rows: Iterable[Example]) -> Survey:
     return seen
 
 
+def gather(
+    data: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    task: str | None = None,
+    dev: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
+) -> tuple[dict[str, Any], str]:
+    """The settings that data files or a configuration file give, and their name in messages."""
+    paths = _paths(data)
+    if len(paths) == 1 and paths[0].endswith(".toml"):
+        raw, where = read_toml(paths[0]), paths[0]
+    else:
+        raw, where = {"data": {"train": paths}}, "settings"
+    if task is not None:
+        assign(raw, "task.kind", task)
+    if dev is not None:
+        assign(raw, "data.dev", _paths(dev))
+    return raw, where
+
+
 def complete(raw: dict[str, Any], where: str) -> tuple[Config, str]:
     """The whole configuration, and a sentence that says how the data was understood."""
-    size = raw.get("size")
-    found, raw = _looked_at(raw, where)
+    found, known = _looked_at(raw, where)
+    data = _data(known, where)
+    seen = survey(examples(data.train, data, known["task"]["kind"]))
+    return _filled(raw.get("size"), known, where, seen), found.reason
+
+
+def understand(raw: dict[str, Any], where: str) -> tuple[Task, Data]:
+    """The task and the data as `complete` would have them, however broken some rows are."""
+    _, known = _looked_at(raw, where)
+    data, kind = _data(known, where), known["task"]["kind"]
+    rows = (row for row in read(data.train, data, kind) if isinstance(row, Example))
+    config = _filled(raw.get("size"), known, where, survey(rows))
+    return config.task, config.data
+
+
+def _filled(size: str | None, raw: dict[str, Any], where: str, seen: Survey) -> Config:
     kind = raw["task"]["kind"]
-    data = _data(raw, where)
-    chosen = defaults(kind, survey(examples(data.train, data, kind)))
+    chosen = defaults(kind, seen)
     if {"steps", "epochs", "minutes"} & raw.get("train", {}).keys():
         chosen["train"].pop("epochs")  # the user's limit is the only one
         chosen["train"].pop("patience", None)
@@ -99,13 +145,7 @@ def complete(raw: dict[str, Any], where: str) -> tuple[Config, str]:
     whole = _merge(whole, _outline(kind))
     if "joint" not in raw["task"] and not _shareable(whole):
         whole["task"].pop("joint", None)
-    return parse(whole, where), found.reason
-
-
-def understand(raw: dict[str, Any], where: str) -> tuple[str, Data]:
-    """The task and the layout of the data, without a closer look at it."""
-    _, raw = _looked_at(raw, where)
-    return raw["task"]["kind"], _data(raw, where)
+    return parse(whole, where)
 
 
 def _looked_at(raw: dict[str, Any], where: str) -> tuple[Shape, dict[str, Any]]:
@@ -124,6 +164,7 @@ def _looked_at(raw: dict[str, Any], where: str) -> tuple[Shape, dict[str, Any]]:
         raise
     if not data.train:
         raise ConfigError(f"{where}: missing key 'data.train': which file is to be learned from?")
+    _refuse_uneven(data)
     found = shape(data.train, data, kind)
     layout: dict[str, Any] = {"format": found.format, "source": list(found.source)}
     if found.target is not None:
@@ -131,6 +172,23 @@ def _looked_at(raw: dict[str, Any], where: str) -> tuple[Shape, dict[str, Any]]:
     raw["data"] = dict(raw["data"]) | layout
     raw["task"] = {"kind": found.task} | raw.get("task", {})
     return found, raw
+
+
+def _refuse_uneven(data: Data) -> None:
+    """ConfigError where dev has another number of files than train: is one on the wrong side?"""
+    train, dev = list(data.train), list(data.dev)
+    if not dev or len(train) == len(dev):
+        return
+    files = f"{counted(len(train), 'training file')}, but {counted(len(dev), 'dev file')}"
+    hint = "give as many of one as of the other, with --dev before each dev file"
+    astray = (len(train) - len(dev)) // 2
+    if astray > 0 and len(train) - astray == len(dev) + astray:  # --dev v.de v.en
+        names = {Path(name).name.split(".")[0] for name in dev}
+        alike = [name for name in train if Path(name).name.split(".")[0] in names]
+        moved = alike if len(alike) == astray else train[-astray:]
+        options = " ".join(f"--dev {name}" for name in [*dev, *moved])
+        hint = f"is {moved[0]} meant for dev? Write {options}"
+    raise ConfigError(f"{files}: {hint}")
 
 
 def _tell_all(raw: dict[str, Any], where: str) -> None:
@@ -359,3 +417,9 @@ def _merge(given: dict[str, Any], default: dict[str, Any]) -> dict[str, Any]:
             if None in kinds or kinds[0] == kinds[1]:
                 merged[key] = _merge(merged[key], value)
     return merged
+
+
+def _paths(data: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
+    if isinstance(data, str | os.PathLike):
+        return [os.fspath(data)]
+    return [os.fspath(path) for path in data]

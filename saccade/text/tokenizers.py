@@ -208,6 +208,15 @@ def _units(config: Config, text: str) -> list[str] | str:
             assert_never(config.kind)
 
 
+def alphabet(config: Config, text: str) -> Sequence[str]:
+    """What `text` has that a vocabulary can lack: words (word), characters, or nothing (bytes)."""
+    if config.kind == "bytes":
+        return ""
+    if config.kind == "word":
+        return _units(config, text)
+    return text.lower() if config.lowercase else text
+
+
 class _Apart(dict[int, str]):
     """For `str.translate`: blanks around punctuation and symbols; filled as characters are met."""
 

@@ -23,7 +23,7 @@ from saccade.data.sources import examples, read, words_of
 from saccade.errors import CheckpointError, ConfigError, DataError
 from saccade.models.build import Generator, Network
 from saccade.nn.quantised import quantised
-from saccade.tasks.choose import complete
+from saccade.tasks.choose import complete, gather
 from saccade.tasks.exact import Compared, compare
 from saccade.tasks.fast import Fast, export, fingerprint, why_torch
 from saccade.tasks.generate import GeneratingTask, check_voices, permitted
@@ -309,25 +309,6 @@ def train(
     return load(folder)
 
 
-def gather(
-    data: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-    *,
-    task: str | None = None,
-    dev: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
-) -> tuple[dict[str, Any], str]:
-    """The settings that data files or a configuration file give, and their name in messages."""
-    paths = _paths(data)
-    if len(paths) == 1 and paths[0].endswith(".toml"):
-        raw, where = read_toml(paths[0]), paths[0]
-    else:
-        raw, where = {"data": {"train": paths}}, "settings"
-    if task is not None:
-        assign(raw, "task.kind", task)
-    if dev is not None:
-        assign(raw, "data.dev", _paths(dev))
-    return raw, where
-
-
 def new_folder(config: Config, out: str | os.PathLike[str] | None) -> Path:
     """The run's directory, made; one that holds a run already is refused."""
     name = Path(config.data.train[0]).name.strip(".").split(".")[0] or "run"
@@ -404,9 +385,3 @@ def _pairwise(
 
 def _pairs(rows: Sequence[Example]) -> list[Pair]:
     return [(row.source, row.target) for row in rows]
-
-
-def _paths(data: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
-    if isinstance(data, str | os.PathLike):
-        return [os.fspath(data)]
-    return [os.fspath(path) for path in data]

@@ -6,11 +6,12 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from saccade.config import Data
-from saccade.data.lines import Defect, Example
+from saccade.data import lines as lines_module
+from saccade.data.lines import Defect, Example, lines_of
 from saccade.data.shapes import shape
 from saccade.data.sources import examples, is_dev, read, unseen
 from saccade.errors import DataError
@@ -471,3 +472,35 @@ def test_the_dev_set_is_stable_and_of_its_share():
     assert chosen != [i for i in range(10_000) if is_dev((f"line {i}",), 0.05, 2)]
     assert is_dev(("a", "b"), 0.5, 3) == is_dev(("a", "b"), 0.5, 3)
     assert set(chosen) <= {i for i in range(10_000) if is_dev((f"line {i}",), 0.1, 1)}
+
+
+@given(
+    st.lists(
+        st.sampled_from([b"a", "ü".encode(), b"\xff", b"\0", b"\r", b"\n", b"\r\n"]), max_size=40
+    ),
+    st.integers(1, 9),
+)
+@example([b"\xff", b"\n", b"a", b"\r"], 9)  # a last line without its end keeps its \r
+def test_lines_do_not_depend_on_how_many_bytes_are_read_at_once(tmp_path_factory, parts, block):
+    content = b"".join(parts)
+    path = tmp_path_factory.mktemp("lines") / "file"
+    path.write_bytes(content)
+    rows = content.split(b"\n")
+    ends = [row.removesuffix(b"\r") for row in rows[:-1]] + ([rows[-1]] if rows[-1] else [])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lines_module, "BLOCK", block)
+        found = list(lines_of(str(path)))
+    assert len(found) == len(ends)
+    for number, (row, end) in enumerate(zip(found, ends, strict=True), 1):
+        if b"\0" in end or b"\xff" in end:
+            assert isinstance(row, Defect)
+            assert row.where == f"{path}:{number}"
+        else:
+            assert row == end.decode()
+
+
+def test_a_file_without_any_row_is_refused_without_a_traceback(tmp_path):
+    for name, content in (("a.jsonl", "\n\n"), ("a.conll", "\n \n"), ("a.tsv", "\n")):
+        (tmp_path / name).write_text(content)
+        with pytest.raises(DataError):
+            list(examples([tmp_path / name], Data(), "classify"))

@@ -1,0 +1,203 @@
+"""Characters that should not be there: what the eye does not see, or takes for another.
+
+A block of lines is looked at as one set of characters first; only where that holds something
+suspicious is each line read.
+"""
+
+import contextlib
+import re
+import unicodedata
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+_LATIN = "A-Za-zÀ-ÖØ-öø-ʯḀ-ỿ"
+_OTHER = "Ͱ-ϿЀ-ԯ"  # Greek and Cyrillic
+_WIDE = "Ａ-Ｚａ-ｚ"
+_MATHS = "\U0001d400-\U0001d7ff"
+_STYLED = f"{_WIDE}{_MATHS}"
+_RIGHT_TO_LEFT = re.compile("[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
+_CJK = re.compile("[\u1100-\u11ff\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff]")
+
+# What a letter of another script is taken for. Letters that stand in Latin words on purpose (the
+# alpha of TNFα, the chi of IPA) are left out.
+_TAKEN_FOR = dict(
+    zip(
+        "аеорсухіјѕһԁԛԝАВЕКМНОРСТУХІЈЅονιυρΑΒΕΖΗΙΚΜΝΟΡΤΥΧ",
+        "aeopcyxijshdqwABEKMHOPCTYXIJSoviupABEZHIKMNOPTYX",
+        strict=True,
+    )
+)
+_IN_CYRILLIC = set("aceopxyiABCEHKMOPTXI")
+
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
+_MARKS = "\u200e\u200f\u061c"  # directions: at home in a line of Arabic or Hebrew
+_INVISIBLE = re.compile(
+    f"[\u00ad\u034f\u115f\u1160\u180e\u200b\u202a-\u202e\u2060-\u2064\u2066-\u206f\u3164\ufeff"
+    f"\uffa0\U000e0001-\U000e007f{_MARKS}]"
+    # joiners are spelling in the scripts of India and Persia, and part of emoji
+    "|(?<![\u0600-\u1cff\u2190-\uffff\U00010000-\U0010ffff])[\u200c\u200d]"
+)
+_SUBDIVISION = re.compile("\U0001f3f4[\U000e0020-\U000e007f]+")  # the flag of Wales
+_REPLACED = re.compile("\ufffd")
+_NO_BREAK = re.compile("[\u00a0\u2007\u202f]")
+_AFTER = "\u0080-¿€‚ƒ„…†‡ˆ‰Š‹ŒŽ‘’“”•–—˜™š›œžŸ"  # how Windows shows the bytes 80 to BF
+_MOJIBAKE = re.compile(f"(?<![A-ZÀ-Ý])(?:Ã[{_AFTER}]|Â[\u0080-¿]|â€[{_AFTER}])")
+_WORD = re.compile(r"[^\W\d_]+")
+_MIXED = re.compile(f"[{_LATIN}][{_OTHER}]|[{_OTHER}][{_LATIN}]")
+_FOREIGN = re.compile(f"[{_OTHER}]")
+_NATIVE = re.compile(f"[{_LATIN}]")
+_STYLE = re.compile(f"[{_STYLED}]")
+_COMPATIBLE = re.compile(f"[{_MATHS}]")
+
+Hit = tuple[int, str]  # where in the text, and what it is
+
+
+def _control(text: str) -> Hit | None:
+    found = _CONTROL.search(text)
+    if not found:
+        return None
+    windows = ""
+    with contextlib.suppress(UnicodeError):
+        if found[0] >= "\x80":
+            windows = f" ({found[0].encode('latin-1').decode('cp1252')!r} in Windows-1252)"
+    return found.start(), f"the control character {_name(found[0])}{windows}"
+
+
+def _invisible(text: str) -> Hit | None:
+    for found in _INVISIBLE.finditer(text):
+        if found[0] in _MARKS and _RIGHT_TO_LEFT.search(text):
+            continue
+        if found[0] >= "\U000e0000" and _SUBDIVISION.search(text):
+            continue
+        return found.start(), f"the invisible character {_name(found[0])}"
+    return None
+
+
+def _replaced(text: str) -> Hit | None:
+    found = _REPLACED.search(text)
+    return found and (found.start(), "U+FFFD stands where bytes could not be decoded")
+
+
+def _no_break(text: str) -> Hit | None:
+    found = _NO_BREAK.search(text)
+    return found and (found.start(), f"a {_name(found[0])} looks like a blank")
+
+
+def _mojibake(text: str) -> Hit | None:
+    for found in _MOJIBAKE.finditer(text):
+        shown = text[found.start() : found.start() + (3 if found[0][0] == "â" else 2)]
+        try:
+            raw = b"".join(_byte(char) for char in shown)
+            return found.start(), f"{shown!r} is {raw.decode()!r} that was decoded wrongly"
+        except UnicodeError:
+            continue
+    return None
+
+
+def _byte(char: str) -> bytes:
+    return char.encode("latin-1" if char <= "\xff" else "cp1252")
+
+
+def _look_alike(text: str) -> Hit | None:
+    if (style := _STYLE.search(text)) and not (style[0] <= "ｚ" and _CJK.search(text)):
+        plain = unicodedata.normalize("NFKC", style[0])
+        return style.start(), f"{_name(style[0])} looks like {plain!r}"
+    mixed = _MIXED.search(text)
+    foreign = _FOREIGN.findall(text)
+    hidden = bool(foreign) and _NATIVE.search(text) and all(c in _TAKEN_FOR for c in foreign)
+    if not mixed and not hidden:
+        return None
+    for word in _WORD.finditer(text):
+        others = _FOREIGN.findall(word[0])
+        latin = _NATIVE.findall(word[0])
+        if others and all(char in _TAKEN_FOR for char in others) and (latin or hidden):
+            at, like = word[0].index(others[0]), _TAKEN_FOR[others[0]]
+        elif len(others) > len(latin) > 0 and _IN_CYRILLIC.issuperset(latin):
+            at, like = word[0].index(latin[0]), "a letter of the other script"
+        else:
+            continue
+        shown = f"'{like}'" if len(like) == 1 else like
+        message = f"{_name(word[0][at])} looks like {shown} in {word[0]!r}"
+        return word.start() + at, message
+    return None
+
+
+FINDERS: dict[str, Callable[[str], Hit | None]] = {
+    "control": _control,
+    "invisible": _invisible,
+    "replaced": _replaced,
+    "mojibake": _mojibake,
+    "look-alike": _look_alike,
+    "no-break": _no_break,
+}
+_TRIGGERS = {
+    "control": _CONTROL,
+    "invisible": re.compile(f"{_INVISIBLE.pattern}|[\u200c\u200d]"),
+    "replaced": _REPLACED,
+    "mojibake": re.compile("[ÃÂâ]"),
+    "look-alike": re.compile(f"[{_OTHER}{_STYLED}]"),
+    "no-break": _NO_BREAK,
+}
+
+
+@dataclass(slots=True)
+class Characters:
+    """Looks through blocks of texts; remembers which characters are harmless."""
+
+    known: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    harmless: set[str] = field(default_factory=set)
+
+    def look(self, texts: Sequence[str]) -> Iterator[tuple[str, int, int, str]]:
+        """Every find in these texts, as (code, which text, where in it, message)."""
+        here = set("\n".join(texts))
+        codes: set[str] = set()
+        for char in here - self.harmless:
+            if char not in self.known:
+                self.known[char] = tuple(c for c, found in _TRIGGERS.items() if found.search(char))
+                if not self.known[char]:
+                    self.harmless.add(char)
+            codes.update(self.known[char])
+        for code in (code for code in FINDERS if code in codes):
+            find = FINDERS[code]
+            for index, text in enumerate(texts):
+                if hit := find(text):
+                    yield code, index, *hit
+
+
+def forms(texts: Sequence[str]) -> Iterator[tuple[str, int, int]]:
+    """Which texts have composed or else decomposed letters: (which of both, which text, where)."""
+    whole = "\n".join(texts)
+    if whole.isascii():
+        return
+    composed = unicodedata.is_normalized("NFC", whole)
+    for index, text in enumerate(texts):
+        if text.isascii():
+            continue
+        if not composed and not unicodedata.is_normalized("NFC", text):
+            mended = unicodedata.normalize("NFC", text)
+            same = (i for i, (a, b) in enumerate(zip(text, mended, strict=False)) if a != b)
+            yield "decomposed", index, next(same, 0)
+        elif not unicodedata.is_normalized("NFD", text):
+            yield "composed", index, 0
+
+
+def visible(text: str, at: int = 0, width: int = 60) -> str:
+    """About `width` characters of a text around `at`; what cannot be seen is written \\u200b."""
+    start = max(0, min(at - width // 2, len(text) - width))
+    cut = text[start : start + width]
+    shown = "".join(_shown(char) for char in cut)
+    return f"{'…' * (start > 0)}{shown}{'…' * (start + width < len(text))}"
+
+
+def _shown(char: str) -> str:
+    if char == "\t" or char.isprintable():
+        return char
+    code = ord(char)
+    return (
+        f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" if code < 65536 else f"\\U{code:08x}"
+    )
+
+
+def _name(char: str) -> str:
+    name = unicodedata.name(char, "")
+    return f"U+{ord(char):04X}{' ' + name if name else ''}"

@@ -1,0 +1,136 @@
+"""A finding: what was found, how often, where first, and what to do; and the table of them.
+
+An error is what training refuses. A warning is what it would learn from, to its harm. Information
+is neither right nor wrong.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from saccade.data.lines import Defect
+
+Level = Literal["error", "warning", "info"]
+
+KEPT = 20  # places of a finding that are remembered
+SHOWN = 3  # ... and printed in the table
+
+ADVICE: dict[str, tuple[Level, str]] = {
+    "leak": ("warning", "remove it from one of the two files: it makes dev scores too good"),
+    "duplicate": ("warning", "keep one of them, unless its weight is meant"),
+    "conflict": ("warning", "decide on one label, or give the text that tells them apart"),
+    "shift": ("warning", "look for a line that one file has and the other lacks near there"),
+    "imbalance": ("warning", "add examples of the rare labels, or judge by macro F1"),
+    "rare-label": ("warning", "mend its spelling, add examples, or merge it with another"),
+    "label-spelling": ("warning", "write it one way"),
+    "long": ("warning", "are line breaks missing? Split it, or lower data.max_len"),
+    "ratio": ("warning", "is it half of its partner, or another's? Mend or remove the pair"),
+    "language": ("warning", "translate it, swap it back, or remove the pair"),
+    "control": ("warning", "remove the character"),
+    "invisible": ("warning", "remove the character"),
+    "look-alike": ("warning", "write the letter that it looks like"),
+    "replaced": ("warning", "take the text from its source again, with the right encoding"),
+    "mojibake": ("warning", "encode the text as it was decoded, then decode it as UTF-8"),
+    "normalisation": ("warning", "bring all files to one form: unicodedata.normalize('NFC', text)"),
+    "unseen-token": (
+        "warning",
+        "a few are usual; many mean that dev is of another kind than train",
+    ),
+    "no-break": ("info", "a blank of its own to most tokenizers: replace it if it means no more"),
+    "ceiling": ("info", "no model that sees the source alone gets more right"),
+    "tokenizer": ("info", "another cut: --set task.source.kind=char, .size=4000 ..."),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    where: str  # "train.tsv:214"
+    message: str
+    text: str = ""  # the example, what cannot be seen made visible
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    level: Level
+    code: str
+    count: int  # of the places there are; the first are in `places`
+    advice: str
+    places: tuple[Place, ...]
+
+    def __str__(self) -> str:
+        return f"{self.places[0].where}: {self.places[0].message}; {self.advice}"
+
+    def record(self) -> dict[str, Any]:
+        """For JSON: the first place by itself, then all."""
+        first = self.places[0]
+        head = {"level": self.level, "code": self.code, "count": self.count}
+        place = {"where": first.where, "message": first.message, "advice": self.advice}
+        return head | place | {"places": [asdict(place) for place in self.places]}
+
+
+def error(defect: Defect) -> Finding:
+    """A row that cannot be read, as a finding."""
+    place = Place(defect.where, defect.message)
+    return Finding("error", defect.code, 1, defect.advice, (place,))
+
+
+@dataclass(slots=True)
+class Group:
+    """What is alike: how often, and the first places."""
+
+    count: int = 0
+    places: list[Place] = field(default_factory=list)
+
+    def add(self, where: str, message: str, text: str = "") -> None:
+        self.count += 1
+        if len(self.places) < KEPT:
+            self.places.append(Place(where, message, text))
+
+    def finding(self, code: str, level: Level | None = None) -> Finding:
+        usual, advice = ADVICE[code]
+        return Finding(level or usual, code, self.count, advice, tuple(self.places))
+
+
+def merged(groups: Iterable[Group]) -> Group:
+    """The groups as one, in order."""
+    whole = Group()
+    for group in groups:
+        whole.count += group.count
+        whole.places = (whole.places + group.places)[:KEPT]
+    return whole
+
+
+def table(findings: Iterable[Finding]) -> Iterator[str]:
+    """The findings as lines of a table, each with its first places and what to do."""
+    rows = [("level", "code", "count", "where", "what was found, and what to do")]
+    for one in findings:
+        shown = one.places if one.code == "tokenizer" else one.places[:SHOWN]
+        for i, place in enumerate(shown):
+            said = f"{place.message}: {place.text}" if place.text else place.message
+            lead = (one.level, one.code, f"{one.count:,}") if i == 0 else ("", "", "")
+            rows.append((*lead, place.where, said))
+        rows.append(("", "", "", "", f"-> {one.advice}"))
+    if len(rows) == 1:
+        return
+    widths = [max(len(row[i]) for row in rows) for i in range(4)]
+    for row in rows:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
+        cells[2] = row[2].rjust(widths[2])
+        yield "  ".join([*cells, row[4]]).rstrip()
+
+
+def together(findings: Iterable[Finding]) -> list[Finding]:
+    """The findings, those of one level and code as one; errors first, information last."""
+    groups: dict[tuple[Level, str], Group] = {}
+    advice: dict[tuple[Level, str], str] = {}
+    for one in findings:
+        key = one.level, one.code
+        advice.setdefault(key, one.advice)
+        group = groups.setdefault(key, Group())
+        group.count += one.count
+        group.places += one.places[: KEPT - len(group.places)]
+    levels = ("error", "warning", "info")
+    return [
+        Finding(level, code, group.count, advice[level, code], tuple(group.places))
+        for (level, code), group in sorted(groups.items(), key=lambda g: levels.index(g[0][0]))
+    ]

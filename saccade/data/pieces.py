@@ -1,0 +1,129 @@
+"""What a tokenizer makes of the data: pieces of sample lines, and what of dev it cannot know."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from saccade.config import Tag, Task, Translate
+from saccade.config import Tokenizer as Settings
+from saccade.data.characters import visible
+from saccade.data.findings import Group
+from saccade.data.lines import Example, counted
+from saccade.data.scan import Block
+from saccade.text.tokenizers import Tokenizer, alphabet
+from saccade.text.vocab import SPECIALS, UNK
+
+LINES = 5  # that are shown
+SAMPLE = 20_000  # lines that the tokenizer is trained on, spread over the file
+CHARACTERS = 4_000_000  # ... or fewer, where they are long
+MANY_WORDS, MANY_CHARACTERS = 0.20, 0.03  # unseen ones; a usual dev set has fewer
+ENOUGH = 100  # words or characters of dev, before their share means anything
+
+
+def settings_of(task: Task) -> list[Settings]:
+    """The tokenizers of a task: one, or one for each side."""
+    if isinstance(task, Translate):
+        return [task.source] if task.joint else [task.source, task.target]
+    return [task.tokenizer]
+
+
+def side_of(column: int, columns: int, task: Task) -> int:
+    """Which of them reads a column of text."""
+    apart = isinstance(task, Translate) and not task.joint
+    return int(apart and column == columns - 1)
+
+
+class Unseen:
+    """Words (or characters) of dev that occur fewer than `min_count` times in train."""
+
+    def __init__(self, settings: Settings):
+        self.settings = settings
+        self.dev: Counter[str] = Counter()
+        self.first: dict[str, tuple[str, str]] = {}  # where, and the text
+        self.missing: dict[str, int] = {}  # how many times it has yet to be met
+
+    def expect(self, where: str, text: str) -> None:
+        """Take in a text of dev."""
+        units = alphabet(self.settings, text)
+        self.dev.update(units)
+        for unit in set(units) - self.first.keys():
+            self.first[unit] = where, text
+            self.missing[unit] = self.settings.min_count
+
+    def meet(self, texts: Sequence[str]) -> None:
+        """Take in texts of train."""
+        if not self.missing:
+            return
+        units = alphabet(self.settings, "\n".join(texts))
+        some = set(units) if self.settings.min_count == 1 else units
+        for unit, count in Counter(filter(self.missing.__contains__, some)).items():
+            self.missing[unit] -= count
+            if self.missing[unit] <= 0:
+                del self.missing[unit]
+
+    def group(self) -> tuple[Group, bool]:
+        """The most frequent ones, each where it comes first; and whether they are too many."""
+        words = self.settings.kind == "word"
+        known = {unit for unit in self.dev if unit.isspace() or unit in SPECIALS}
+        total = sum(n for unit, n in self.dev.items() if unit not in known)
+        lost = {unit: self.dev[unit] for unit in self.missing if unit not in known}
+        share = sum(lost.values()) / max(total, 1)
+        thing, group = "words" if words else "characters", Group()
+        least = self.settings.min_count
+        seldom = "never" if least == 1 else f"fewer than {least} times"
+        for unit, n in sorted(lost.items(), key=lambda pair: (-pair[1], pair[0])):
+            where, text = self.first[unit]
+            message = f"{share:.2%} of dev's {thing} are {seldom} in train, as {unit!r} ({n:,})"
+            group.add(where, message, visible(text, max(text.find(unit), 0)))
+        many = share > (MANY_WORDS if words else MANY_CHARACTERS)
+        return group, many and total >= ENOUGH
+
+
+class Pieces:
+    """Gathers a sample of the training texts, and shows what tokenizers trained on it do."""
+
+    def __init__(self, task: Task, rows: int, characters: int):
+        self.task, self.rows = task, rows
+        self.stride = max(1, -(-rows // SAMPLE), -(-characters // CHARACTERS))
+        self.shown: list[Example] = []  # spread over the file
+        self.sample: list[list[str]] = [[] for _ in settings_of(task)]
+
+    def take(self, block: Block) -> None:
+        """Take in some rows."""
+        for i, texts in enumerate(block.columns):
+            side = self.sample[side_of(i, len(block.columns), self.task)]
+            side += texts[-block.start % self.stride :: self.stride]
+        stop = block.start + len(block.rows)
+        shown = range(self.rows // (2 * LINES), self.rows, -(-self.rows // LINES))
+        self.shown += [block.rows[i - block.start] for i in shown if block.start <= i < stop]
+
+    def group(self) -> Group:
+        """What the tokenizers are, and the examples in pieces."""
+        tokenizers = [
+            Tokenizer.train(settings, texts)
+            for settings, texts in zip(settings_of(self.task), self.sample, strict=True)
+        ]
+        group = Group()
+        rows = -(-self.rows // self.stride)
+        of = f"{rows:,} of {self.rows:,}" if self.stride > 1 else f"{self.rows:,}"
+        names = ["source", "target"] if len(tokenizers) == 2 else ["text"]
+        for name, tokenizer in zip(names, tokenizers, strict=True):
+            what = f"{tokenizer.config.kind}, {counted(len(tokenizer), 'piece')}"
+            group.add(self.shown[0].file, f"{name}: {what} from {of} rows")
+        for row in self.shown:
+            texts: list[tuple[str, ...]] = [(text,) for text in row.source]
+            if isinstance(self.task, Tag):
+                texts = [row.source]
+            if isinstance(self.task, Translate):
+                texts.append((str(row.target),))
+            cut = []
+            for i, words in enumerate(texts):
+                tokenizer = tokenizers[side_of(i, len(texts), self.task)]
+                [(ids, _)] = tokenizer.encode_words([words])
+                lost = ids.count(UNK)
+                pieces = " ".join(piece.replace(" ", "␣") for piece in tokenizer.tokens(ids))
+                cut.append((len(ids), lost, pieces))
+            count = " + ".join(str(size) for size, _, _ in cut)
+            lost = sum(lost for _, lost, _ in cut)
+            message = f"{count} pieces" + (f", {lost} unknown" if lost else "")
+            group.add(row.where, message, visible(" → ".join(p for _, _, p in cut), width=200))
+        return group

@@ -1,0 +1,133 @@
+"""Which language a line is in, by the letters that follow each other.
+
+A profile counts letter triples of one side of a corpus; it knows no language by name. A line is
+odd if another side's profile explains it better than its own, or if its own explains it far worse
+than it explains the other lines.
+"""
+
+import unicodedata
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+LETTERS = 64  # classes of characters: 0 is not met yet, 1 is all that is no letter
+OWN = 54  # ... the most frequent letters have one each, the others share the rest
+LONGEST = 500  # characters of a line that are looked at
+PRIOR = 10.0  # how many sights of a pair its triples are worth before they are seen
+
+
+class Letters:
+    """Characters to classes, the same for all sides; filled as characters are met."""
+
+    def __init__(self) -> None:
+        self.table = np.zeros(0x110000, np.int32)
+        self.next = 2
+        self.met: set[str] = set()
+
+    def triples(self, texts: Sequence[str]) -> tuple[Array, Array, Array]:
+        """The triple at each position of all texts, whether it counts, and where texts begin.
+
+        It counts if its middle is a letter and not both ends are none.
+        """
+        cut = [text[:LONGEST] for text in texts]
+        if not unicodedata.is_normalized("NFC", "".join(cut)):  # how it is written is no language
+            cut = [unicodedata.normalize("NFC", text) for text in cut]
+        whole = "\n\n".join(cut) + "\n\n\n"  # two, so that no triple is of two lines
+        if new := set(whole) - self.met:
+            self._meet(Counter(char for char in whole if char in new))
+        codes = self.table[np.frombuffer(whole.encode("utf-32-le", "replace"), np.uint32)]
+        first, middle, last = codes[:-2], codes[1:-1], codes[2:]
+        triples = (first << 12) | (middle << 6) | last
+        counts = (middle != 1) & ((first != 1) | (last != 1))
+        lengths = np.fromiter(map(len, cut), np.int64, len(cut)) + 2
+        return triples, counts, np.concatenate([np.zeros(1, np.int64), lengths[:-1].cumsum()])
+
+    def _meet(self, chars: Counter[str]) -> None:
+        self.met.update(chars)
+        for char, _ in sorted(chars.items(), key=lambda pair: (-pair[1], pair[0])):
+            small = char.lower()[0]
+            if not (char.isalpha() or unicodedata.category(char)[0] == "M"):
+                self.table[ord(char)] = 1
+                continue
+            if not self.table[ord(small)]:
+                own = self.next < OWN
+                self.table[ord(small)] = self.next if own else OWN + ord(small) % (LETTERS - OWN)
+                self.next += own
+            self.table[ord(char)] = self.table[ord(small)]
+
+
+def count(triples: Array, counts: Array) -> Array:
+    """How often each triple occurs."""
+    return np.bincount(triples[counts], minlength=LETTERS**3)
+
+
+def log_probs(counted: Array, itself: int) -> Array:
+    """log p(last letter | the two before), as a table; backs off to pairs, and to letters.
+
+    `itself` is 1 for lines that were counted: then one sight of each triple is left out, the
+    line's own, or its partner's, which has the same names.
+    """
+    three = counted.reshape(LETTERS, LETTERS, LETTERS).astype(np.float64)
+    two, one = three.sum(0), three.sum((0, 1))
+    kinds = max(int(np.count_nonzero(one)), 2)
+    p1 = (one + 0.5) / (one.sum() + 0.5 * kinds)
+    p2 = _backed(two, p1, itself)
+    return np.log(_backed(three, p2, itself)).astype(np.float32).ravel()
+
+
+def _backed(counted: Array, shorter: Array, itself: int) -> Array:
+    others = np.maximum(counted - itself, 0.0)
+    total = np.maximum(counted.sum(-1, keepdims=True) - itself, 0.0)
+    mixed: Array = (others + PRIOR * shorter) / (total + PRIOR)
+    return mixed
+
+
+def total(table: Array, triples: Array, counts: Array, starts: Array) -> Array:
+    """The log-probability of each text."""
+    return np.add.reduceat(np.where(counts, table[triples], np.float32(0)), starts)
+
+
+def sizes(counts: Array, starts: Array) -> Array:
+    """How many triples of each text count."""
+    return np.add.reduceat(counts.astype(np.int32), starts)
+
+
+def apart(own: Array, other: Array, size: Array) -> bool:
+    """Whether two sides are clearly two languages: wrong and right spelling are not."""
+    long = size >= 12
+    return bool(long.sum() >= 50 and np.median((other - own)[long] / size[long]) < -0.6)
+
+
+def fits_other(own: Array, other: Array, size: Array) -> Array:
+    """Which lines the other side's profile explains clearly better than their own."""
+    gain = other - own
+    return _few((gain > 0.6 * size) & (gain > 25))
+
+
+def fits_none(own: Array, size: Array, usual: tuple[float, float]) -> Array:
+    """Which lines their own profile explains far worse than it explains most lines."""
+    middle, spread = usual
+    mean = own / np.maximum(size, 1)
+    far = (mean - middle) * np.sqrt(size) < -9 * spread
+    limit = -3.0 if middle < -1.2 else -4.0  # where few words are used, a new word is news
+    return _few((size >= 25) & (mean < middle - 1) & (mean < limit) & far)
+
+
+def usual(own: Array, size: Array) -> tuple[float, float] | None:
+    """The middle of the lines' mean log-probability, and the spread for a line of one letter."""
+    long = size >= 20
+    if long.sum() < 50:
+        return None
+    mean = own[long] / size[long]
+    middle = float(np.median(mean))
+    low, high = np.percentile((mean - middle) * np.sqrt(size[long]), [25, 75])
+    return middle, max(float(high - low) / 1.35, 0.3)
+
+
+def _few(flags: Array) -> Array:
+    """The flags, unless they are so many that the side is of several languages by design."""
+    return flags if flags.sum() <= max(3, 0.1 * len(flags)) else np.zeros(len(flags), bool)

@@ -1,0 +1,177 @@
+"""Passes over the files of one split, a block of rows at once, for the data doctor.
+
+What is kept of a row is a few numbers: a million pairs take some fifty megabytes.
+"""
+
+import contextlib
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import chain
+
+import numpy as np
+
+from saccade.config import Data
+from saccade.data import profile
+from saccade.data.characters import Characters, forms, visible
+from saccade.data.findings import KEPT, Group
+from saccade.data.lines import Defect, Example, FileError, cells_of, lines_of
+from saccade.data.profile import Array, Letters
+from saccade.data.sources import read
+from saccade.data.tally import Growing, Tallying
+
+ROWS, CHARACTERS = 4096, 1 << 20  # of a block
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Some rows, and their texts: a list for each source column, and one for a target of text."""
+
+    start: int  # the number of the first row
+    rows: list[Example]
+    columns: list[list[str]]
+
+
+class Scan:
+    """The rows of train, or of dev: read again and again, never kept."""
+
+    def __init__(self, paths: tuple[str, ...], data: Data, kind: str, letters: Letters):
+        self.paths, self.data, self.kind, self.letters = paths, data, kind, letters
+        self.tally = Tallying().tally
+        self.labels: Counter[str] = Counter()
+        self.first: dict[str, int] = {}  # the line where a label comes first
+        self.odd: dict[str, Group] = defaultdict(Group)  # by the code of `characters`
+        self.forms: dict[tuple[int, str], Group] = defaultdict(Group)  # by column and form
+        self.triples: list[Array] = []  # how often each occurs, by column
+        self.scores: list[tuple[Array, Array, Array]] = []  # own, other, size; by column
+        self._words: list[tuple[int, str, Group, int]] = []  # line, word, and the place it has
+
+    def rows(self) -> Iterator[Example | Defect]:
+        return read(self.paths, self.data, self.kind)
+
+    def file(self, column: int) -> str:
+        """The file in which a column is."""
+        if self.data.format != "lines":
+            return self.paths[0]
+        picks = [*self.data.source, self.data.target]
+        return self.paths[int(picks[column] or 1) - 1]
+
+    def gather(self) -> Iterator[Defect | Block]:
+        """The first pass: the defects as they are met, and each block once it is counted."""
+        characters, tallying = Characters(), Tallying()
+        for block in self._blocks():
+            if isinstance(block, Defect):
+                yield block
+                continue
+            tallying.add(block.rows)
+            self._count_labels(block.rows)
+            for i, texts in enumerate(block.columns):
+                for code, row, at, message in characters.look(texts):
+                    self._note(self.odd[code], i, block, row, at, message)
+                for form, row, at in forms(texts):
+                    message = f"{form} letters, unlike most lines"
+                    self._note(self.forms[i, form], i, block, row, at, message)
+                triples, counts, _ = self.letters.triples(texts)
+                if len(self.triples) == i:
+                    self.triples.append(np.zeros(profile.LETTERS**3, np.int64))
+                self.triples[i] += profile.count(triples, counts)
+            yield block
+        self.tally = tallying.tally
+        if self._words:
+            self._find_words()
+
+    def score(self, train: "Scan") -> Iterator[Block]:
+        """The second pass: how well profiles explain each text; each block once it is scored.
+
+        Of a translation, the other side's profile is tried too.
+        """
+        tables = [profile.log_probs(counted, int(train is self)) for counted in train.triples]
+        last = len(tables) - 1
+        types = (np.float32, np.float32, np.int32)
+        grown = [tuple(Growing(t) for t in types) for _ in tables]
+        for block in self._blocks():
+            if isinstance(block, Defect):
+                continue
+            for i, texts in enumerate(block.columns):
+                found = self.letters.triples(texts)
+                mine = theirs = profile.total(tables[i], *found)
+                if self.kind == "translate" and i in (0, last):
+                    theirs = profile.total(tables[last - i], *found)
+                sizes = profile.sizes(*found[1:])
+                for column, more in zip(grown[i], (mine, theirs, sizes), strict=True):
+                    column.extend(more)
+            yield block
+        self.scores = [(own.values, other.values, size.values) for own, other, size in grown]
+
+    def fetch(self, wanted: Iterable[int]) -> dict[int, Example]:
+        """These rows, by number; the file is read as far as the last of them."""
+        left = set(wanted)
+        found: dict[int, Example] = {}
+        good = (row for row in self.rows() if isinstance(row, Example)) if left else iter(())
+        for i, row in enumerate(good):
+            if i in left:
+                found[i] = row
+                if len(found) == len(left):
+                    break
+        return found
+
+    def _blocks(self) -> Iterator[Block | Defect]:
+        rows: list[Example] = []
+        start = size = 0
+        for row in self.rows():
+            if isinstance(row, Defect):
+                yield row
+                continue
+            rows.append(row)
+            size += len(row.source[0]) + 8 * len(row.source) + len(row.target or "")
+            if len(rows) == ROWS or size > CHARACTERS:
+                yield Block(start, rows, self._columns(rows))
+                start, rows, size = start + len(rows), [], 0
+        if rows:
+            yield Block(start, rows, self._columns(rows))
+
+    def _columns(self, rows: list[Example]) -> list[list[str]]:
+        if self.kind == "tag":
+            return [[" ".join(row.source) for row in rows]]
+        texts = [list(column) for column in zip(*(row.source for row in rows), strict=True)]
+        if self.kind == "translate":
+            texts.append([str(row.target) for row in rows])
+        return texts
+
+    def _count_labels(self, rows: list[Example]) -> None:
+        if self.kind not in ("classify", "tag"):
+            return
+        here = Counter(chain.from_iterable(map(_labels_of, rows)))
+        for label in here.keys() - self.labels.keys():
+            self.first[label] = next(row.line for row in rows if label in _labels_of(row))
+        self.labels.update(here)
+
+    def _note(
+        self, group: Group, column: int, block: Block, row: int, at: int, message: str
+    ) -> None:
+        if len(group.places) == KEPT:
+            group.count += 1
+            return
+        text, line = block.columns[column][row], block.rows[row].line
+        if self.data.format in ("conllu", "columns"):
+            word = text[:at].rpartition(" ")[2] + text[at:].partition(" ")[0]
+            self._words.append((line, word, group, len(group.places)))
+        group.add(f"{self.file(column)}:{line}", message, visible(text, at))
+
+    def _find_words(self) -> None:
+        """Where a line is a word, let what was noted of a word name its line."""
+        wanted = sorted(self._words, key=lambda one: one[0])
+        with contextlib.suppress(FileError):
+            for number, text in enumerate(lines_of(self.paths[0]), 1):
+                if not wanted:
+                    return
+                cells = cells_of(text) if isinstance(text, str) else []
+                for one in [one for one in wanted if one[0] <= number and one[1] in cells]:
+                    _, _, group, index = one
+                    found = replace(group.places[index], where=f"{self.paths[0]}:{number}")
+                    group.places[index] = found
+                    wanted.remove(one)
+
+
+def _labels_of(row: Example) -> tuple[str, ...]:
+    return (row.target,) if isinstance(row.target, str) else row.target or ()
