@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -69,6 +70,9 @@ class Workers:
             initializer=_begin,
             initargs=(task, network, request),
         )
+        with warnings.catch_warnings():  # later Pythons warn of threads that a copy does not have
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self.pool.submit(int)  # copies this process now
 
     def submit(self, queries: Sequence[Query]) -> "Pieces":
         """Like lengths together, the longest first, in pieces that are shared out one by one."""

@@ -20,8 +20,10 @@ from saccade.decoding.search import (
     Step,
     beam_search,
     greedy,
+    likeliest,
     token_log_probs,
     top,
+    walk,
 )
 from saccade.decoding.steps import ban, stepper
 from saccade.decoding.tree import Tree
@@ -142,6 +144,23 @@ def test_the_best_are_found_block_by_block(seed: int, size: int, width: int, k: 
     total = (score[:, :, None] + log_probs).flatten(1)
     assert torch.equal(values, total.topk(k).values)
     assert torch.equal(total.gather(1, places), values)
+
+
+@pytest.mark.parametrize("decoder", ["lstm_additive_cell", "gru_off", "transformer"])
+def test_finished_rows_never_change(decoder: str) -> None:
+    """A row that ends early is what it would be if nothing went on after it."""
+    step, state, first = start(decoder, (7, 3, 5, 4))
+    ended: set[int] = set()
+    for taken in walk(step, state, first, end=END, limits=[1, 6, 3, 6], pick=likeliest):
+        assert not ended & {row for row, _, _ in taken}
+        ended |= {row for row, token, _ in taken if token == END}
+    assert ended == {0, 1, 2, 3}
+    for search in (greedy, lambda *a, **k: [some[0] for some in beam_search(*a, width=3, **k)]):
+        short = search(step, state, first, end=END, limits=[1, 2, 1, 2])
+        long = search(step, state, first, end=END, limits=[1, 2, 9, 9])
+        for row in (0, 1):
+            assert short[row].tokens == long[row].tokens
+            assert short[row].score == pytest.approx(long[row].score, abs=1e-5)
 
 
 # --- sampling -------------------------------------------------------------------------------------

@@ -81,6 +81,15 @@ def test_workers_find_what_one_process_finds(run: Run) -> None:
             assert one.score == pytest.approx(other.score, abs=1e-4)
 
 
+def test_outputs_come_in_the_order_of_inputs(run: Run) -> None:
+    texts = ["abcdab", "", "d", "abc", "   ", "cc", "abcd"] * 8
+    for settings in (TORCH, TORCH | {"workers": 2}, TORCH | {"batch_tokens": 9}):
+        forward = said(run.predict(texts, settings=settings))
+        assert said(run.predict(texts[::-1], settings=settings)) == forward[::-1]
+        assert [bool(text.strip()) for text in texts] == [bool(text) for text in forward]
+        assert said(list(run.stream(texts, run.request(settings=settings), at_once=3))) == forward
+
+
 def test_a_mistake_in_a_worker_is_the_users_to_read(run: Run) -> None:
     with pytest.raises(ConfigError, match="no token for"):
         run.predict(["abc"] * 3, settings=TORCH | {"workers": 2}, prefixes=["a", "日本", "b"])
