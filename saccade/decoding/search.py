@@ -11,12 +11,13 @@ from math import inf
 from typing import Any, Literal, TypeVar
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from saccade.decoding.tree import Tree
 from saccade.errors import ConfigError
-from saccade.nn.state import reorder, repeat, select
+from saccade.nn.state import reorder, select
 
 Step = Callable[[Tensor, Any], tuple[Tensor, Any]]  # ((N,) tokens, state) -> ((N, V), state)
 Pick = Callable[[Tensor, list[int], int], Tensor]  # ((N, V), the rows' numbers, t) -> (N,) tokens
@@ -157,12 +158,10 @@ def beam_search(
         raise ConfigError(f"{groups} groups in a beam of width {width}: they must share it evenly")
     _check(limits, first.size(0))
     device, W = first.device, width
-    state = repeat(state, W)
-    tokens = first.repeat_interleave(W)  # (N,)
-    alive = list(range(first.size(0)))  # the source that each W rows are about
+    tokens = first  # (N,): at first one row for each source, then W
+    alive = list(range(first.size(0)))  # the sources
     limit = torch.tensor(limits, device=device)
-    score = torch.full((first.size(0), W), -inf, device=device)
-    score[:, :: W // groups] = 0.0  # a group's rows start alike: let only one of them speak
+    score = torch.zeros(first.size(0), 1, device=device)
     said = tokens.new_zeros(len(tokens), 0)  # (N, t)
     best = torch.full((first.size(0), nbest), -inf, device=device)  # of the finished
     found: list[list[Hypothesis]] = [[] for _ in limits]
@@ -170,14 +169,14 @@ def beam_search(
 
     for t in range(max(limits, default=-1) + 1):
         log_probs, state = step(tokens, state)  # (N, V)
-        B, V = len(alive), log_probs.size(-1)
+        (B, R), V = score.shape, log_probs.size(-1)
         closing = limit <= t
         if bool(closing.any()):  # at its limit a prefix may only end
             only_end = torch.full_like(log_probs, -inf)
             only_end[:, end] = log_probs[:, end]
-            log_probs = torch.where(closing.repeat_interleave(W)[:, None], only_end, log_probs)
-        score, index = _select(score, log_probs, groups, diversity)  # (B, G, 2 * W / G)
-        base = torch.arange(B, device=device)[:, None, None] * W
+            log_probs = torch.where(closing.repeat_interleave(R)[:, None], only_end, log_probs)
+        score, index = _select(score, log_probs, W, groups, diversity)  # (B, G, 2 * W / G)
+        base = torch.arange(B, device=device)[:, None, None] * R
         token, rows = index % V, index // V + base  # the parents' places among the N
         ends = (token == end) & (score > -inf)
         done = ends[:, :, : W // groups]  # among the best of its group
@@ -196,15 +195,8 @@ def beam_search(
         # The open ones, still in order; of those that end, the ones beside the beam are forgotten.
         order = ends.to(torch.uint8).argsort(dim=-1, stable=True)[:, :, : W // groups]
         if grown is not None:
-            _grow(
-                grown,
-                alive,
-                rows,
-                token,
-                seen,
-                done,
-                order.masked_fill(score.gather(-1, order) == -inf, -1),
-            )
+            kept = order.masked_fill(score.gather(-1, order) == -inf, -1)
+            _grow(grown, alive, rows - base, token, seen, done, kept)
         score, token, rows = (x.gather(-1, order).flatten(1) for x in (score, token, rows))
         # An open prefix ends with at most the score it has, over at most limit + 1 tokens.
         going = length(score.amax(-1), limit + 1.0) > best[:, -1]
@@ -214,15 +206,14 @@ def beam_search(
             _settle(grown, alive, going.tolist(), score)
         if not bool(going.any()):
             break
-        if not bool(going.all()):
+        whole = t > 0 and bool(going.all())
+        if not whole:
             stay = going.nonzero().squeeze(1)
             alive = [alive[b] for b in stay.tolist()]
             score, best, limit = score[stay], best[stay], limit[stay]
-            rows, token = rows[stay].flatten(), token[stay].flatten()
-            state = select(state, rows)
-        else:
-            rows, token = rows.flatten(), token.flatten()
-            state = reorder(state, rows)
+            rows, token = rows[stay], token[stay]
+        rows, token = rows.flatten(), token.flatten()
+        state = reorder(state, rows) if whole else select(state, rows)
         tokens, said = token, torch.cat([said[rows], token[:, None]], 1)
     if trees is not None and grown is not None:
         trees += grown
@@ -233,30 +224,34 @@ BLOCK = 256  # of the vocabulary, looked at only if its largest is among the bes
 
 
 def _select(
-    score: Float[Tensor, "B W"], log_probs: Float[Tensor, "N V"], groups: int, diversity: float
+    score: Float[Tensor, "B R"],
+    log_probs: Float[Tensor, "N V"],
+    width: int,
+    groups: int,
+    diversity: float,
 ) -> tuple[Float[Tensor, "B G k"], Int[Tensor, "B G k"]]:
-    """Each group's best continuations, twice as many as it is wide: scores, and places in (W, V).
+    """Each group's best continuations, twice as many as it is wide: scores, and places in (R, V).
 
-    Twice, so that enough are left to go on when some of them end.
+    Twice, so that enough are left to go on when some of them end. Where there are fewer, the rest
+    has no probability.
     """
-    B, W = score.shape
-    V = log_probs.size(-1)
-    each, taken = W // groups, []
-    spoken = log_probs.new_zeros(B, V)  # how often a token was said at this step
+    (B, R), V, each = score.shape, log_probs.size(-1), width // groups
+    table = log_probs.view(B, R, V)
+    spoken = log_probs.new_zeros(B, V) if groups > 1 else None  # how often, at this step
+    scores, places = [], []
     for g in range(groups):
-        mine = slice(g * each, (g + 1) * each)
-        here = log_probs.view(B, W, V)[:, mine]
-        if not g:
-            values, index = top(score[:, mine], here, min(2 * each, each * V))
-        else:
-            total = score[:, mine, None] + here
-            _, index = top(score[:, mine], here - diversity * spoken[:, None], values.size(-1))
-            values = total.flatten(1).gather(1, index)
-        if groups > 1:
-            said = values[:, :each] > -inf
-            spoken.scatter_add_(1, index[:, :each] % V, said.to(spoken.dtype))
-        taken.append((values, index + g * each * V))
-    scores, places = zip(*taken, strict=True)
+        mine = slice(g * each, (g + 1) * each) if R > 1 else slice(0, 1)  # at first all share one
+        here = table[:, mine]
+        k = min(2 * each, here.size(1) * V)
+        values, index = top(score[:, mine], here, k)
+        if spoken is not None:
+            _, index = top(score[:, mine], here - diversity * spoken[:, None], k)
+            values = (score[:, mine, None] + here).flatten(1).gather(1, index)
+            said = (values[:, :each] > -inf).to(spoken.dtype)
+            spoken.scatter_add_(1, index[:, :each] % V, said)
+        lacking = (0, 2 * each - k)
+        scores.append(F.pad(values, lacking, value=-inf))
+        places.append(F.pad(index, lacking) + (g * each * V if R > 1 else 0))
     return torch.stack(scores, 1), torch.stack(places, 1)
 
 
@@ -289,22 +284,20 @@ def top(
 def _grow(
     trees: list[Tree],
     alive: list[int],
-    rows: Int[Tensor, "B G k"],
+    place: Int[Tensor, "B G k"],
     token: Int[Tensor, "B G k"],
     score: Float[Tensor, "B G k"],
     done: Tensor,
     kept: Int[Tensor, "B G w"],
 ) -> None:
     """Note the continuations of each source: those that ended, that are kept, and that fell."""
-    W = kept.size(1) * kept.size(2)
     for b, source in enumerate(alive):
         for g in range(kept.size(1)):
             some = zip(
-                (rows[b, g] % W).tolist(), token[b, g].tolist(), score[b, g].tolist(), strict=True
+                place[b, g].tolist(), token[b, g].tolist(), score[b, g].tolist(), strict=True
             )
-            trees[source].grow(
-                list(some), done[b, g].nonzero().flatten().tolist(), kept[b, g].tolist()
-            )
+            ended = done[b, g].nonzero().flatten().tolist()
+            trees[source].grow(list(some), ended, kept[b, g].tolist())
         trees[source].turn()
 
 
