@@ -14,8 +14,8 @@ FLOORS = {
     **dict.fromkeys(("text", "nn", "metrics"), 2),
     **dict.fromkeys(("data", "models", "decoding"), 3),
     **dict.fromkeys(("tasks", "distributed"), 4),
-    **dict.fromkeys(("training", "inspect", "plan", "verify"), 5),
-    "serve": 6,
+    **dict.fromkeys(("training", "inspect", "plan"), 5),
+    **dict.fromkeys(("serve", "verify"), 6),
     "cli": 7,
 }
 

@@ -225,18 +225,20 @@ class Stream:
 
     def __getitem__(self, i: int) -> Batch:
         """Inputs and targets as one padded target: column t + 1 is what follows column t."""
-        if self.carried:
-            starts = np.arange(self.streams) * self._row
-            stops = np.minimum(starts + self._row, starts + (i + 1) * self.context)
-            starts = starts + i * self.context
-        else:
-            starts = self._windows[i * self.streams : (i + 1) * self.streams]
-            stops = starts + self.context
-        rows = [self.ids[a : b + 1] for a, b in zip(starts, stops, strict=True)]
+        rows = [self.ids[a : b + 1] for a, b in zip(*self.spans(i), strict=True)]
         values = np.zeros((len(rows), max(len(row) for row in rows)), np.int64)
         for b, row in enumerate(rows):
             values[b, : len(row)] = row
         return Batch(None, Padded(torch.from_numpy(values), torch.tensor([len(r) for r in rows])))
+
+    def spans(self, i: int) -> tuple[Array, Array]:
+        """Where in the text the rows of a batch start and stop."""
+        if self.carried:
+            starts = np.arange(self.streams) * self._row
+            stops = np.minimum(starts + self._row, starts + (i + 1) * self.context)
+            return starts + i * self.context, stops
+        starts = self._windows[i * self.streams : (i + 1) * self.streams]
+        return starts, starts + self.context
 
     def __iter__(self) -> Iterator[Batch]:
         return (self[i] for i in range(len(self)))
