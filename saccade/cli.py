@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
-import click
 import typer
 
 from saccade.errors import SaccadeError
@@ -24,6 +23,8 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="Sequence models: one command from a raw file to a model.",
 )
+MISUSE: Any = typer.BadParameter.__mro__[2]  # ClickException, of whichever click typer brings
+TOLD = 10  # lines of an error
 SHOWN = 100  # defects printed; a program that wants all asks for --json
 
 Data = Annotated[list[str], typer.Argument(help="A file, or two that are aligned line by line.")]
@@ -275,15 +276,13 @@ def main() -> NoReturn:
         code = app(standalone_mode=False)
         sys.stdout.flush()
     except SaccadeError as error:
-        say(f"saccade: {error}")
+        told, more = str(error).splitlines()[:TOLD], len(str(error).splitlines()) - TOLD
+        say("\n".join([f"saccade: {told[0]}", *told[1:]] + [f"... and {more} more"] * (more > 0)))
         sys.exit(2)
-    except click.ClickException as error:
+    except MISUSE as error:
         error.show()
         sys.exit(error.exit_code)
-    except click.Abort:
-        say("stopped before there was anything to save")
-        sys.exit(130)
-    except KeyboardInterrupt:
+    except (typer.Abort, KeyboardInterrupt):
         say("stopped before there was anything to save")
         sys.exit(130)
     sys.exit(code or 0)

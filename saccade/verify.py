@@ -23,6 +23,7 @@ from saccade.data.lines import Example
 from saccade.decoding.search import beam_search, greedy
 from saccade.decoding.steps import ban, stepper
 from saccade.models.build import Generator, Network
+from saccade.nn.dropout import Part, part_of
 from saccade.nn.padded import Padded
 from saccade.tasks.generate import shifted
 from saccade.tasks.prepare import in_memory, load_task, reopen
@@ -175,15 +176,12 @@ def accumulation_is_a_big_batch(sample: Sample) -> Law:
 def gradient(sample: Sample, parts: list[Tensor]) -> Tensor:
     """The summed gradient over the count, as one vector; without dropout."""
     sample.network.zero_grad(set_to_none=True)
+    words = 0 if sample.batch.words is None else int(sample.batch.words.max()) + 1
     count = 0
     for rows in parts:
-        some = batch_rows(sample.batch, rows)
-        if some.words is not None:  # a tagger's logits are as wide as the longest of these rows
-            longest = int(some.target.lengths.max())
-            some = replace(
-                some, target=Padded(some.target.values[:, :longest], some.target.lengths)
-            )
-        loss, _ = sample.task.loss(sample.network, some, None, 1.0)
+        part = Part(int(rows[0]), int(rows[-1]) + 1, sample.batch.target.values.size(0), words)
+        with part_of(part):
+            loss, _ = sample.task.loss(sample.network, batch_rows(sample.batch, rows), None, 1.0)
         loss.sum.backward()  # type: ignore[no-untyped-call]
         count += loss.count
     found = [torch.zeros_like(p) if p.grad is None else p.grad for p in sample.network.parameters()]

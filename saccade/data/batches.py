@@ -86,7 +86,7 @@ def open_sequences(folder: Path, name: str) -> Sequences | None:
         flat = np.memmap(ids, np.int32, "r") if ids.stat().st_size else np.zeros(0, np.int32)
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{ids}: cannot be read: {error}") from None
-    if not len(table) or table[-1] != len(flat):
+    if not len(table) or table[-1] != len(flat) or table[0] or (np.diff(table) < 0).any():
         raise CheckpointError(f"{ids}: has {len(flat)} ids where {starts.name} says otherwise")
     return Sequences(flat, table)
 
@@ -269,6 +269,11 @@ def load_examples(path: Path) -> list[tuple[tuple[str, ...], Any]]:
     try:
         with path.open(encoding="utf-8", newline="\n") as file:
             pairs = [json.loads(line) for line in file]
-        return [(tuple(s), tuple(t) if isinstance(t, list) else t) for s, t in pairs]
-    except (OSError, ValueError, TypeError) as error:
+        found = [(tuple(s), tuple(t) if isinstance(t, list) else t) for s, t in pairs]
+    except (OSError, ValueError, TypeError, RecursionError) as error:
         raise CheckpointError(f"{path}: cannot be read: {error}") from None
+    for source, target in found:
+        texts = (*source, *(target if isinstance(target, tuple) else (target or "",)))
+        if not source or not all(isinstance(text, str) for text in texts):
+            raise CheckpointError(f"{path}: cannot be read: an example is no text")
+    return found

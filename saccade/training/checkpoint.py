@@ -288,7 +288,7 @@ def latest_checkpoint(folder: Path) -> tuple[Path | None, list[str]]:
 def defect(path: Path) -> str | None:
     """What is wrong with a checkpoint, or None if every file is what its manifest says."""
     problem = damage(path, WANTED)
-    if problem is None and read_json(path / MANIFEST)["step"] != _step(path):
+    if problem is None and read_json(path / MANIFEST).get("step") != _step(path):
         return "the manifest is that of another step"
     return problem
 

@@ -47,7 +47,9 @@ def read_settings(folder: Path) -> tuple[dict[str, Any], Mark]:
     path = folder / "config.toml"
     if not os.path.lexists(path):
         raise CheckpointError(f"{folder}: not a run: it has no config.toml")
-    for entry in os.scandir(folder):
+    with os.scandir(folder) as found:
+        entries = list(found)
+    for entry in entries:
         if entry.is_symlink():
             raise CheckpointError(f"{entry.path}: is a link; a run holds plain files and folders")
         if entry.is_dir():
@@ -92,10 +94,21 @@ def read_config(folder: Path) -> Config:
 
 
 def config_in(raw: dict[str, Any], folder: Path) -> Config:
+    """The configuration in these tables; CheckpointError if there is none, or it is too large."""
     try:
-        return parse(raw, str(folder / "config.toml"))
+        config = parse(raw, str(folder / "config.toml"))
     except (ConfigError, RecursionError) as error:
         raise CheckpointError(str(error)) from None
+    for model in (folder / "model.safetensors", *folder.glob("checkpoints/*/model.safetensors")):
+        size = disk.refuse_tricks(model).st_size if os.path.lexists(model) else None
+        for part in (config.encoder, config.decoder):
+            # Every layer has a matrix of dim x dim, so before any memory is asked for:
+            if part and size is not None and 4 * part.num_layers * part.dim**2 > size:
+                raise CheckpointError(
+                    f"{model}: does not fit config.toml: {part.num_layers} layers of width "
+                    f"{part.dim} are more than {size} bytes"
+                )
+    return config
 
 
 def write_settings(folder: Path, settings: Mapping[str, Any], prepared: bool) -> None:
@@ -171,8 +184,8 @@ def check_changes(old: Mapping[str, Any], new: Config, folder: Path) -> list[tup
     """What changed since a checkpoint; CheckpointError if the weights would not be the same."""
     try:
         found = differences(old, new)
-    except ConfigError as error:
-        raise CheckpointError(str(error)) from None
+    except (ConfigError, TypeError) as error:
+        raise CheckpointError(f"{folder}: its checkpoint is damaged: {error}") from None
     for key, before, after in found:
         if not any(key == free or (free[-1] == "." and key.startswith(free)) for free in FREE):
             raise CheckpointError(

@@ -11,6 +11,7 @@ import torch
 
 from saccade.data.batches import Corpus, Epoch, Stream
 from saccade.errors import TrainingError
+from saccade.nn.dropout import Part, part_of
 from saccade.tasks.prepare import whereabouts
 from saccade.tasks.task import Pair
 from saccade.training import checkpoint as disk
@@ -172,9 +173,10 @@ def suspects(trainer: Trainer, loader: Loader, epoch: int, index: int) -> str:
     trainer.network.eval()
     for number, batch in enumerate(loader.take(epoch, index, trainer.config.accumulate), index):
         own = examples_of(loader, epoch, number)
+        words = 0 if batch.words is None else int(batch.words.max()) + 1
         for i, row in enumerate(own):
             one = batch_rows(batch, torch.tensor([i])).to(trainer.device)
-            with torch.no_grad():
+            with torch.no_grad(), part_of(Part(i, i + 1, len(own), words)):
                 loss, _ = trainer.task.loss(trainer.network, one, None, 1.0)
             guilty += [] if bool(loss.nll.isfinite()) else [row]
         rows += own

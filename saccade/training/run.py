@@ -16,10 +16,11 @@ from typing import Any
 import torch
 
 from saccade.config import Config, assign, read_toml
+from saccade.data.batches import Corpus
 from saccade.data.lines import Defect, Example, counted
 from saccade.data.sources import examples, read, words_of
 from saccade.errors import CheckpointError, ConfigError, DataError
-from saccade.models.build import Network
+from saccade.models.build import Generator, Network
 from saccade.tasks.choose import complete
 from saccade.tasks.labels import LabelTask
 from saccade.tasks.prepare import (
@@ -45,7 +46,7 @@ from saccade.training.folder import (
 )
 from saccade.training.loop import Trainer
 from saccade.training.loop import train as loop
-from saccade.training.machine import Device, choose_device, tune_malloc
+from saccade.training.machine import Device, choose_device, choose_precision, tune_malloc
 from saccade.training.preflight import preflight
 from saccade.training.report import show
 from saccade.training.stop import Interrupted, Stop
@@ -242,6 +243,7 @@ def put_off(raw: dict[str, Any], out: str | os.PathLike[str] | None) -> Path:
 
 def start(config: Config, folder: Path, stop: Stop | None = None) -> Iterator[events.Event]:
     """Prepare the data, build the network and train it, in a new run."""
+    choose_precision(config.train, choose_device(config.train.device))  # before any work is done
     with locked(folder):
         if (folder / "config.toml").exists():
             raise ConfigError(f"{folder}: holds a run already; choose another --out, or remove it")
@@ -328,6 +330,8 @@ def _train(
     stop.folder = folder
     device = choose_device(config.train.device)
     network = ready.task.build().to(device)
+    for corpus in (ready.train, ready.dev):
+        check_ids(network, corpus, folder)
     trainer = Trainer(ready.task, network, folder)
     if checkpoint is not None:
         trainer.restore(checkpoint)
@@ -341,6 +345,22 @@ def _train(
         yield events.Finished(trainer.at.step, "stopped", {}, trainer.at.seconds)
         return
     yield from loop(trainer, ready.train, ready.dev, ready.dev_pairs, stop)
+
+
+def check_ids(network: Network, corpus: Corpus, folder: Path) -> None:
+    """CheckpointError if tokenised data holds what the network has no embedding or label for."""
+    encoder = network.encoder
+    reads = 0 if encoder is None else encoder.embedding.num_embeddings
+    says = network.decoder if isinstance(network, Generator) else network.head
+    writes = says.output.out_features
+    for rows, size in ((corpus.source, reads), (corpus.target, writes)):
+        if rows is None:
+            continue
+        odd = len(rows) != len(corpus) or (
+            len(rows.ids) and not 0 <= int(rows.ids.min()) <= int(rows.ids.max()) < size
+        )
+        if odd or not len(rows):
+            raise CheckpointError(f"{folder / 'data'}: does not fit this run: train anew")
 
 
 def _pairs(rows: Sequence[Example]) -> list[Pair]:

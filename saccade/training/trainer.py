@@ -299,7 +299,7 @@ class Trainer:
                     stored[name].to(self.device).clone().view_as(parameter)
                     for name, parameter in self.network.named_parameters()
                 ]
-            self.scaler.load_state_dict(state["scaler"])
+            self.scaler.load_state_dict(dict(state["scaler"]))
             self.at = POSITION.validate_python(state)
             self._restore_tensors(disk.read_tensors(path / "training.safetensors"))
         except (KeyError, ValueError, TypeError, RuntimeError, AttributeError) as error:
