@@ -119,13 +119,16 @@ def whereabouts(task: Task, numbers: Collection[int]) -> dict[int, str]:
     found: dict[int, str] = {}
     number = 0
     with suppress(DataError, OSError):
-        for row in split(task.config)[0]():
-            if fits(task, row):
-                if number in numbers:
-                    found[number] = row.where
-                number += 1
-                if len(found) == len(numbers):
-                    break
+        for some in chunks(split(task.config)[0](), CHUNK):
+            source, target, _ = task.encode([(row.source, row.target) for row in some])
+            sides = zip(*(side for side in (source, target) if side), strict=True)
+            for row, ids in zip(some, sides, strict=True):
+                if is_short(task, ids):
+                    if number in numbers:
+                        found[number] = row.where
+                    number += 1
+            if len(found) == len(numbers):
+                break
     return found
 
 

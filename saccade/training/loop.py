@@ -78,16 +78,17 @@ def _train(
             if not done.finite:
                 yield Skipped(at.step, at.skipped)
                 if at.bad >= BAD_STEPS:
-                    knows = suspects(trainer, loader, at.epoch, at.index)
                     if (step := trainer.go_back()) is None:
                         raise TrainingError(
                             f"{trainer.folder}: step {at.step}: the loss or its gradient is not "
-                            f"finite, {BAD_STEPS} times in a row, and three times at lower rates; "
-                            f"{knows}; lower train.rate, or look at these lines"
+                            f"finite, {BAD_STEPS} times in a row, and again at lower rates; "
+                            f"{suspects(trainer, loader, at.epoch, at.index)}; "
+                            "lower train.rate, or look at these lines"
                         )
                     yield Noticed(
-                        f"step {at.step:,}: {BAD_STEPS} steps in a row without a finite gradient "
-                        f"({knows}); back to step {step:,}, at {trainer.at.slow:g} of the rate"
+                        f"step {at.step:,}: {BAD_STEPS} steps in a row without a finite gradient, "
+                        f"the last with batch {at.index} of epoch {at.epoch}; "
+                        f"back to step {step:,}, at {trainer.at.slow:g} of the rate"
                     )
                     continue
             if trainer.room != room:

@@ -15,11 +15,11 @@ from typing import Any
 
 import torch
 
-from saccade.data.batches import Batch, Corpus, Epoch, collate, in_order
+from saccade.data.batches import Batch, Epoch
 from saccade.data.lines import Example
 from saccade.errors import TrainingError
 from saccade.tasks.prepare import Prepared, in_memory
-from saccade.tasks.task import Pair
+from saccade.tasks.task import Batches, Pair
 from saccade.training import checkpoint as disk
 from saccade.training.events import Event, Noticed
 from saccade.training.stop import Stop
@@ -39,12 +39,13 @@ def preflight(trainer: Trainer, ready: Prepared, stop: Stop) -> Iterator[Event]:
     with stop.interruptible(), torch.random.fork_rng(devices=[]):
         carry, trainer.carry = trainer.carry, None
         try:
-            trainer.gradients([largest(trainer, ready.train)], 0.5)
+            batches = trainer.task.epoch(ready.train, trainer.at.epoch)
+            trainer.gradients([largest(batches)], 0.5)
         finally:
             trainer.carry = carry
             trainer.optimizer.zero_grad(set_to_none=True)
     step = perf_counter() - began
-    seconds = expected(trainer, ready, step)
+    seconds = expected(trainer, len(batches), step)
     if wanted == "auto" and seconds < LONG:
         return
     size = try_disk(trainer)
@@ -54,8 +55,9 @@ def preflight(trainer: Trainer, ready: Prepared, stop: Stop) -> Iterator[Event]:
             few = longest(ready.dev_pairs)
             if few:
                 rows = [Example(source, target) for source, target in few]
-                trainer.evaluate(in_memory(trainer.task, rows), few, quick=False)
-                trainer.task.predict(trainer.network, [source for source, _ in few[:1]])
+                dev, network = in_memory(trainer.task, rows), trainer.network.eval()
+                trainer.task.evaluate(network, dev, few, quick=False)
+                trainer.task.predict(network, [source for source, _ in few[:1]])
     except TimeoutError:
         late = True
     trainer.network.train()
@@ -66,18 +68,19 @@ def preflight(trainer: Trainer, ready: Prepared, stop: Stop) -> Iterator[Event]:
     )
 
 
-def largest(trainer: Trainer, corpus: Corpus) -> Batch:
-    """The batch with the longest examples."""
-    batches = trainer.task.epoch(corpus, 0)
+def largest(batches: Batches) -> Batch:
+    """The batch with the longest example."""
     if not isinstance(batches, Epoch):
         return batches[0]
-    return collate(corpus, in_order(corpus, trainer.config.batch_tokens).plan[-1])
+    source, target = batches.corpus.source, batches.corpus.target
+    lengths = target.lengths + (0 if source is None else source.lengths)
+    longest = lengths.argmax()
+    return batches[next(i for i, rows in enumerate(batches.plan) if longest in rows)]
 
 
-def expected(trainer: Trainer, ready: Prepared, step: float) -> float:
+def expected(trainer: Trainer, batches: int, step: float) -> float:
     """How many seconds the run may still take, if every batch is as slow as the largest."""
     config, at = trainer.config, trainer.at
-    batches = len(trainer.task.epoch(ready.train, at.epoch))
     found = [60 * config.minutes - at.seconds] if config.minutes else []
     if config.epochs:
         found.append((config.epochs - at.epoch) * batches * step)

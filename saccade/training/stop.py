@@ -86,6 +86,7 @@ class Stop:
 
     def _watch(self, reader: int) -> None:
         """End the process if it does not answer a signal: its bytes arrive here without Python."""
+        byte = b""
         with suppress(OSError):
             while (byte := os.read(reader, 1)) and byte[0] not in SIGNALS:
                 pass
