@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test test-slow check format bench bench-decode docs clean
+.PHONY: setup demo test test-slow test-faults check format bench bench-decode docs clean
 
 setup: .venv/ready
 
@@ -16,10 +16,13 @@ demo: setup
 	$(BIN)/python recipes/demo.py
 
 test: setup
-	$(BIN)/python -m pytest -m 'not slow' --numprocesses 2
+	$(BIN)/python -m pytest -m 'not slow and not faults' --numprocesses 2
 
 test-slow: setup
 	$(BIN)/python -m pytest -m slow
+
+test-faults: setup
+	$(BIN)/python -m pytest -m faults --numprocesses 2 tests/faults
 
 check: setup
 	$(BIN)/ruff check .

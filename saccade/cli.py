@@ -14,7 +14,6 @@ from itertools import repeat
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
-import click
 import typer
 
 from saccade.errors import SaccadeError
@@ -26,6 +25,8 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="Sequence models: one command from a raw file to a model.",
 )
+MISUSE: Any = typer.BadParameter.__mro__[2]  # ClickException, of whichever click typer brings
+TOLD = 10  # lines of an error
 
 Data = Annotated[list[str], typer.Argument(help="A file, or two that are aligned line by line.")]
 DataOrConfig = Annotated[
@@ -62,25 +63,60 @@ def train(
     settings: Settings = None,
 ) -> None:
     """Train a model from a raw file, with no configuration at all or with any."""
-    from saccade.tasks.choose import complete
-    from saccade.training.run import new_folder, start
+    from saccade.training.stop import Interrupted, Stop
 
-    config, reason = complete(*_gathered(data, task, dev, settings))
-    folder = new_folder(config, out)
-    say(f"{config.data.train[0]}: {reason}; all settings are in {folder / 'config.toml'}")
-    stop = Stop()
-    _follow(start(config, folder, stop), folder, stop)
+    with Stop() as stop:
+        from saccade.tasks.choose import complete
+        from saccade.training.run import new_folder, put_off, start
+
+        raw, where = _gathered(data, task, dev, settings)
+        try:
+            with stop.interruptible():
+                config, reason = complete(raw, where)
+        except Interrupted:
+            _stopped(put_off(raw, out))
+        folder = new_folder(config, out)
+        say(f"{config.data.train[0]}: {reason}; all settings are in {folder / 'config.toml'}")
+        _follow(start(config, folder, stop), folder)
 
 
 @app.command()
-def resume(run: RunFolder) -> None:
-    """Go on with a run that was stopped."""
-    from saccade.training.run import read_config
-    from saccade.training.run import resume as go_on
+def resume(
+    run: RunFolder,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="A limit to raise, as in --set train.steps=2000."),
+    ] = None,
+) -> None:
+    """Go on with a run that was stopped, or further with one that has ended."""
+    from saccade.training.stop import Stop
 
-    read_config(run)  # is it a run at all?
-    stop = Stop()
-    _follow(go_on(run, stop), run, stop)
+    with Stop() as stop:
+        from saccade.config import assign_text
+        from saccade.training.folder import flat, read_settings
+        from saccade.training.run import resume as go_on
+
+        read_settings(run)  # is it a run at all?
+        raw: dict[str, Any] = {}
+        for setting in settings or []:
+            assign_text(raw, setting)
+        _follow(go_on(run, stop, flat(raw)), run)
+
+
+@app.command()
+def verify(run: RunFolder, as_json: AsJson = False) -> None:
+    """Try the laws on a run: batch = single, cached = uncached, ...; exit 1 if one fails."""
+    from saccade.verify import verify as laws
+
+    _end_quietly()
+    found = []
+    for law in laws(run):
+        found.append(law)
+        if not as_json:
+            print(law, flush=True)
+    if as_json:
+        print(json.dumps([law.record() for law in found]))
+    raise typer.Exit(0 if all(law.passed is not False for law in found) else 1)
 
 
 @app.command()
@@ -299,27 +335,6 @@ def check(
 # --- helpers --------------------------------------------------------------------------------------
 
 
-class Stop:
-    """Asks training to stop at the first SIGTERM or Ctrl-C; a second Ctrl-C ends the process."""
-
-    def __init__(self) -> None:
-        self.asked = False
-
-    def listen(self) -> None:
-        """From now on a signal is a request; before, it ends the process at once."""
-        for name in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(name, self._ask)
-
-    def _ask(self, number: int, frame: Any) -> None:
-        if self.asked:
-            sys.exit(130)
-        self.asked = True
-        say("stopping after this step; again to stop at once")
-
-    def __call__(self) -> bool:
-        return self.asked
-
-
 def _gathered(
     data: list[str], task: str | None, dev: list[str] | None, settings: list[str] | None
 ) -> tuple[dict[str, Any], str]:
@@ -354,17 +369,19 @@ def _end_quietly() -> None:
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 
 
-def _follow(events: Any, folder: Path, stop: Stop) -> None:
+def _stopped(folder: Path) -> NoReturn:
+    say(f"all is saved; go on with: saccade resume {folder}")
+    raise typer.Exit(75)
+
+
+def _follow(events: Any, folder: Path) -> None:
     """Show a training run to its end, and say what can be done with it."""
-    from saccade.training.events import Finished, Prepared
+    from saccade.training.events import Finished
     from saccade.training.report import show
 
     for event in show(events, folder):
-        if isinstance(event, Prepared):
-            stop.listen()
         if isinstance(event, Finished) and event.reason == "stopped":
-            say(f"all is saved; go on with: saccade resume {folder}")
-            raise typer.Exit(75)
+            _stopped(folder)
         if isinstance(event, Finished):
             for name, value in event.scores.items():
                 print(f"{name}\t{value:.4f}")
@@ -401,15 +418,13 @@ def main() -> NoReturn:
         code = app(standalone_mode=False)
         sys.stdout.flush()
     except SaccadeError as error:
-        say(f"saccade: {error}")
+        told, more = str(error).splitlines()[:TOLD], len(str(error).splitlines()) - TOLD
+        say("\n".join([f"saccade: {told[0]}", *told[1:]] + [f"... and {more} more"] * (more > 0)))
         sys.exit(2)
-    except click.ClickException as error:
+    except MISUSE as error:
         error.show()
         sys.exit(error.exit_code)
-    except click.Abort:
-        say("stopped before there was anything to save")
-        sys.exit(130)
-    except KeyboardInterrupt:
+    except (typer.Abort, KeyboardInterrupt):
         say("stopped before there was anything to save")
         sys.exit(130)
     sys.exit(code or 0)

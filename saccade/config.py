@@ -270,6 +270,9 @@ class Train(Strict):
     evaluate_max: Positive = 2000  # dev examples looked at while training; the end looks at all
     save_every: Positive | None = None  # steps; None is at every evaluation
     keep: Positive = 2  # checkpoints
+    workers: Annotated[int, Field(ge=0, le=64)] = 0  # threads that make batches ahead of time
+    # before a long run: try its largest batch, an evaluation and a checkpoint
+    preflight: Literal["auto", "on", "off"] = "auto"
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
 
@@ -440,7 +443,12 @@ def read_toml(path: str | Path) -> dict[str, Any]:
 
 def write_toml(config: Config) -> str:
     """The whole configuration as TOML; `parse` gives it back."""
-    return "\n".join(_table(config.model_dump(mode="json", exclude_none=True), ())).strip() + "\n"
+    return write_tables(config.model_dump(mode="json", exclude_none=True))
+
+
+def write_tables(raw: dict[str, Any]) -> str:
+    """Tables as TOML; `read_toml` gives them back."""
+    return "\n".join(_table(raw, ())).strip() + "\n"
 
 
 def assign(raw: dict[str, Any], key: str, value: Any) -> None:

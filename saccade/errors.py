@@ -19,3 +19,7 @@ class DataError(SaccadeError):
 
 class CheckpointError(SaccadeError):
     """A run directory that is incomplete, damaged, or of another version."""
+
+
+class TrainingError(SaccadeError):
+    """Training that cannot go on: a full disk, too little memory, numbers that are none."""

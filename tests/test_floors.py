@@ -14,8 +14,8 @@ FLOORS = {
     **dict.fromkeys(("text", "nn", "metrics"), 2),
     **dict.fromkeys(("data", "models", "decoding"), 3),
     **dict.fromkeys(("tasks", "distributed"), 4),
-    **dict.fromkeys(("training", "inspect", "plan", "verify"), 5),
-    "serve": 6,
+    **dict.fromkeys(("training", "inspect", "plan"), 5),
+    **dict.fromkeys(("serve", "verify"), 6),
     "cli": 7,
 }
 
@@ -52,14 +52,3 @@ def test_no_file_is_longer_than_600_lines(path: Path) -> None:
 
 def test_there_is_no_room_without_a_floor() -> None:
     assert {room(path) for path in FILES} <= FLOORS.keys()
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_nothing_is_unpickled_or_evaluated(path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Call):
-            called = ast.unparse(node.func)
-            assert called not in {"eval", "exec", "torch.load", "pickle.load", "pickle.loads"}
-        if isinstance(node, ast.Import):
-            assert "pickle" not in {alias.name for alias in node.names}

@@ -86,7 +86,7 @@ def open_sequences(folder: Path, name: str) -> Sequences | None:
         flat = np.memmap(ids, np.int32, "r") if ids.stat().st_size else np.zeros(0, np.int32)
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{ids}: cannot be read: {error}") from None
-    if not len(table) or table[-1] != len(flat):
+    if not len(table) or table[-1] != len(flat) or table[0] or (np.diff(table) < 0).any():
         raise CheckpointError(f"{ids}: has {len(flat)} ids where {starts.name} says otherwise")
     return Sequences(flat, table)
 
@@ -225,18 +225,20 @@ class Stream:
 
     def __getitem__(self, i: int) -> Batch:
         """Inputs and targets as one padded target: column t + 1 is what follows column t."""
-        if self.carried:
-            starts = np.arange(self.streams) * self._row
-            stops = np.minimum(starts + self._row, starts + (i + 1) * self.context)
-            starts = starts + i * self.context
-        else:
-            starts = self._windows[i * self.streams : (i + 1) * self.streams]
-            stops = starts + self.context
-        rows = [self.ids[a : b + 1] for a, b in zip(starts, stops, strict=True)]
+        rows = [self.ids[a : b + 1] for a, b in zip(*self.spans(i), strict=True)]
         values = np.zeros((len(rows), max(len(row) for row in rows)), np.int64)
         for b, row in enumerate(rows):
             values[b, : len(row)] = row
         return Batch(None, Padded(torch.from_numpy(values), torch.tensor([len(r) for r in rows])))
+
+    def spans(self, i: int) -> tuple[Array, Array]:
+        """Where in the text the rows of a batch start and stop."""
+        if self.carried:
+            starts = np.arange(self.streams) * self._row
+            stops = np.minimum(starts + self._row, starts + (i + 1) * self.context)
+            return starts + i * self.context, stops
+        starts = self._windows[i * self.streams : (i + 1) * self.streams]
+        return starts, starts + self.context
 
     def __iter__(self) -> Iterator[Batch]:
         return (self[i] for i in range(len(self)))
@@ -267,6 +269,11 @@ def load_examples(path: Path) -> list[tuple[tuple[str, ...], Any]]:
     try:
         with path.open(encoding="utf-8", newline="\n") as file:
             pairs = [json.loads(line) for line in file]
-        return [(tuple(s), tuple(t) if isinstance(t, list) else t) for s, t in pairs]
-    except (OSError, ValueError, TypeError) as error:
+        found = [(tuple(s), tuple(t) if isinstance(t, list) else t) for s, t in pairs]
+    except (OSError, ValueError, TypeError, RecursionError) as error:
         raise CheckpointError(f"{path}: cannot be read: {error}") from None
+    for source, target in found:
+        texts = (*source, *(target if isinstance(target, tuple) else (target or "",)))
+        if not source or not all(isinstance(text, str) for text in texts):
+            raise CheckpointError(f"{path}: cannot be read: an example is no text")
+    return found

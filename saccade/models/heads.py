@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from saccade.nn.dropout import Dropout
+from saccade.nn.dropout import Dropout, most_words
 from saccade.nn.padded import Memory, masked_mean
 from saccade.nn.watch import record
 
@@ -66,7 +66,7 @@ def word_means(
 ) -> Float[Tensor, "B words D"]:
     """For each word the mean of its positions; zeros for words beyond a row's last."""
     B, _, D = values.shape
-    slots = int(words.max()) + 2  # slot 0 collects what belongs to no word
+    slots = most_words(int(words.max()) + 1) + 1  # slot 0 collects what belongs to no word
     where = (words + 1 + torch.arange(B, device=words.device)[:, None] * slots).flatten()
     sums = values.new_zeros(B * slots, D).index_add(0, where, values.flatten(0, 1))
     counts = values.new_zeros(B * slots).index_add(0, where, values.new_ones(where.numel()))

@@ -3,13 +3,55 @@
 Torch's CPU generator is serial and spends a 32-bit draw on every element. Here one 64-bit draw
 serves eight elements, so the probability is rounded to 1/256 and the scale is exact for the rounded
 one. Elsewhere torch's own kernel runs. Both follow torch's generators.
+
+A part of a batch can draw as the whole would have drawn (`part_of`): cutting a batch that does not
+fit into memory then changes no random number.
 """
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Some rows of a batch, and the sizes of the whole that they cannot know."""
+
+    first: int
+    last: int  # not included
+    whole: int  # rows
+    words: int = 0  # of the sentence with the most
+
+
+_part: Part | None = None  # like torch's own modes: of what is computed, not of a module
+
+
+@contextmanager
+def part_of(part: Part | None) -> Iterator[None]:
+    """Inside, rows are part of a larger batch, and random numbers are those of the whole."""
+    global _part
+    _part = part
+    try:
+        yield
+    finally:
+        _part = None
+
+
+def most_words(here: int) -> int:
+    """How many words the longest sentence has, of the rows here or of the whole batch."""
+    return here if _part is None else max(here, _part.words)
+
+
+def uniform(shape: Sequence[int], device: torch.device) -> Tensor:
+    """Random numbers from 0 to 1, a row of them for each row of the batch."""
+    if _part is None:
+        return torch.rand(*shape, device=device)
+    return torch.rand(_part.whole, *shape[1:], device=device)[_part.first : _part.last]
 
 
 class Dropout(nn.Module):
@@ -30,18 +72,27 @@ def dropout(x: Tensor, p: float, training: bool) -> Tensor:
     """`x` with a share `p` zeroed while training."""
     if not training or p == 0.0:
         return x
-    if x.device.type != "cpu":
-        return F.dropout(x, p)
     threshold = round(p * 256)
-    if threshold == 0:
-        return F.dropout(x, p)  # too rare for a byte
-    draws = torch.empty((x.numel() + 7) // 8, dtype=torch.int64).random_(-(2**63), None)
+    if x.device.type != "cpu" or threshold == 0:  # too rare for a byte
+        if _part is None:
+            return F.dropout(x, p)
+        return x * F.dropout(x.new_ones(_whole(x)), p)[_part.first : _part.last]
+    shape = _whole(x)
+    count = shape.numel()
+    draws = torch.empty((count + 7) // 8, dtype=torch.int64).random_(-(2**63), None)
     # NumPy compares bytes ten times faster than torch does, and torch multiplies by bytes faster
     # than by bools.
-    kept = draws.view(torch.uint8)[: x.numel()].numpy() >= threshold
-    keep = torch.from_numpy(kept).view(torch.uint8).view(x.shape)
+    kept = draws.view(torch.uint8)[:count].numpy() >= threshold
+    keep = torch.from_numpy(kept).view(torch.uint8).view(shape)
+    if _part is not None:
+        keep = keep[_part.first : _part.last]
     scale = 256 / (256 - threshold)
     return _Drop.apply(x, keep, scale)  # type: ignore[no-any-return,no-untyped-call]
+
+
+def _whole(x: Tensor) -> torch.Size:
+    """The shape that `x` would have in the whole batch."""
+    return x.shape if _part is None else torch.Size((_part.whole, *x.shape[1:]))
 
 
 class _Drop(torch.autograd.Function):

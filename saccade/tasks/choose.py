@@ -104,15 +104,16 @@ def gather(
     dev: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
 ) -> tuple[dict[str, Any], str]:
     """The settings that data files or a configuration file give, and their name in messages."""
-    paths = _paths(data)
+    paths = paths_of(data)
     if len(paths) == 1 and paths[0].endswith(".toml"):
         raw, where = read_toml(paths[0]), paths[0]
+        raw.pop("run", None)  # of a run's own config.toml, used as a recipe
     else:
         raw, where = {"data": {"train": paths}}, "settings"
     if task is not None:
         assign(raw, "task.kind", task)
     if dev is not None:
-        assign(raw, "data.dev", _paths(dev))
+        assign(raw, "data.dev", paths_of(dev))
     return raw, where
 
 
@@ -419,7 +420,7 @@ def _merge(given: dict[str, Any], default: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _paths(data: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
+def paths_of(data: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
     if isinstance(data, str | os.PathLike):
         return [os.fspath(data)]
     return [os.fspath(path) for path in data]

@@ -1,7 +1,8 @@
 """From the user's files to a task with vocabularies, a tokenised corpus, and a dev set."""
 
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -108,6 +109,27 @@ def fits(task: Task, row: Example) -> bool:
     """The same, of an example that is not tokenised yet."""
     source, target, _ = task.encode([(row.source, row.target)])
     return is_short(task, [*source, *target])
+
+
+def whereabouts(task: Task, numbers: Collection[int]) -> dict[int, str]:
+    """The file and line of training examples, by their number in the corpus.
+
+    The files are read again; nothing is found if they are gone.
+    """
+    found: dict[int, str] = {}
+    number = 0
+    with suppress(DataError, OSError):
+        for some in chunks(split(task.config)[0](), CHUNK):
+            source, target, _ = task.encode([(row.source, row.target) for row in some])
+            sides = zip(*(side for side in (source, target) if side), strict=True)
+            for row, ids in zip(some, sides, strict=True):
+                if is_short(task, ids):
+                    if number in numbers:
+                        found[number] = row.where
+                    number += 1
+            if len(found) == len(numbers):
+                break
+    return found
 
 
 def refuse_unseen(task: LabelTask, rows: Sequence[Example]) -> None:

@@ -18,6 +18,7 @@ from saccade.config import Config, Decode
 from saccade.data.batches import Batch, Corpus
 from saccade.decoding.tree import Tree
 from saccade.models.build import Network
+from saccade.nn.dropout import uniform
 from saccade.nn.loss import Loss
 from saccade.text.vocab import UNK
 
@@ -188,5 +189,5 @@ def drop_words(tokens: Tensor, share: float, first_word: int = UNK + 4) -> Tenso
     """The ids with a share of the words, but no special token, replaced by <unk>."""
     if share == 0.0:
         return tokens
-    dropped = (torch.rand(tokens.shape, device=tokens.device) < share) & (tokens >= first_word)
+    dropped = (uniform(tokens.shape, tokens.device) < share) & (tokens >= first_word)
     return tokens.masked_fill(dropped, UNK)

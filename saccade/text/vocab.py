@@ -54,7 +54,7 @@ class Vocab:
         """The vocabulary that `save` wrote."""
         try:
             counts = json.loads(Path(path).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise CheckpointError(f"{path}: no readable label vocabulary: {error}") from None
         if (
             not isinstance(counts, dict)

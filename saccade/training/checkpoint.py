@@ -1,10 +1,17 @@
-"""Weights and training states on disk: written aside, fsynced, hashed, renamed; never pickled."""
+"""Weights and training states on disk: written aside, fsynced, hashed, renamed; never pickled.
+
+A checkpoint is old or new, never half. Nothing that is read here is trusted: a file is a plain
+file, no link and no pipe; it has the size and the hash that a manifest says; what is in it fits
+the network. What does not is a CheckpointError.
+"""
 
 import hashlib
 import json
 import os
+import re
 import shutil
-from collections.abc import Iterable, Mapping
+import stat
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,53 +25,211 @@ from saccade.errors import CheckpointError
 
 FORMAT = 1  # of a run directory; a reader refuses what is newer
 MANIFEST = "manifest.json"
+WANTED = {"model.safetensors", "training.safetensors", "state.json"}  # what a checkpoint is made of
+BLOCK = 1 << 24  # bytes written or hashed at once
+LARGEST = 1 << 26  # bytes of a JSON or TOML file
+DTYPES = {
+    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
+    torch.int64: "I64", torch.int32: "I32", torch.uint8: "U8", torch.bool: "BOOL",
+}  # fmt: skip
+Entry = tuple[int, str]  # a file's size and SHA-256
 
 
-def weights_of(network: nn.Module) -> dict[str, Tensor]:
-    """Every parameter once, under its first name: tied weights are one."""
-    return {name: p.detach() for name, p in network.named_parameters()}
+# --- writing --------------------------------------------------------------------------------------
 
 
-def save_weights(path: Path, weights: Mapping[str, Tensor]) -> None:
-    """Replace the file at `path`: it is the old one or the new one, never half."""
-    aside = path.with_name(path.name + ".aside")
-    tensors = {name: tensor.contiguous().cpu() for name, tensor in weights.items()}
-    safetensors.torch.save_file(tensors, aside, metadata={"format": str(FORMAT)})
-    _put(aside, path)
+def write_file(path: Path, blocks: Iterable[Any]) -> Entry:
+    """Write a new file and sync it; its size and hash, taken on the way."""
+    size, sha = 0, hashlib.sha256()
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0)
+    descriptor = os.open(path, flags, 0o666)
+    try:
+        for block in blocks:
+            left = memoryview(block)
+            while left:
+                some = left[:BLOCK]
+                written = os.write(descriptor, some)
+                sha.update(some[:written])
+                size, left = size + written, left[written:]
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    return size, sha.hexdigest()
+
+
+def write_tensors(
+    path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
+) -> Entry:
+    """Write a safetensors file, without a second copy of it in memory; its size and hash.
+
+    The library's own writer gives neither the hash nor the number of a disk's error.
+    """
+    order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))  # aligned
+    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    end = 0
+    for name in order:
+        tensor = tensors[name]
+        start, end = end, end + tensor.numel() * tensor.element_size()
+        shape = list(tensor.shape)
+        header[name] = {"dtype": DTYPES[tensor.dtype], "shape": shape, "data_offsets": [start, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+
+    def blocks() -> Iterator[Any]:
+        yield len(text).to_bytes(8, "little") + text
+        yield from (_bytes(tensors[name]) for name in order)
+
+    return write_file(path, blocks())
+
+
+def _bytes(tensor: Tensor) -> Any:
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
 
 
 def write_text(path: Path, text: str) -> None:
-    """The same for a text."""
+    """Replace a text: it is the old one or the new one, never half."""
     aside = path.with_name(path.name + ".aside")
-    aside.write_text(text, encoding="utf-8")
-    _put(aside, path)
-
-
-def _put(aside: Path, path: Path) -> None:
-    _readable(aside)
-    sync(aside)
+    write_file(aside, [text.encode()])
     os.replace(aside, path)
     sync(path.parent)
 
 
-def _readable(path: Path) -> None:
-    """Give a file the mode that any other new file has: safetensors makes them private."""
-    mask = os.umask(0)
-    os.umask(mask)
-    path.chmod(0o666 & ~mask)
+def save_weights(path: Path, weights: Mapping[str, Tensor]) -> None:
+    """The same for the weights that predict."""
+    aside = path.with_name(path.name + ".aside")
+    metadata = {"format": str(FORMAT), "sha256": fingerprint(weights)}
+    write_tensors(aside, weights, metadata)
+    os.replace(aside, path)
+    sync(path.parent)
+
+
+def save_checkpoint(
+    folder: Path, step: int, files: Mapping[str, Mapping[str, Tensor]], state: Any
+) -> Path:
+    """Write `checkpoints/step-N` whole, or leave no trace of it."""
+    final, aside, old = (folder / f"{name}-{step:08d}" for name in ("step", ".aside", ".old"))
+    try:
+        if not folder.is_dir():
+            os.mkdir(folder)
+            sync(folder.parent)
+        recover(folder)
+        os.mkdir(aside)
+        written = {f"{name}.safetensors": write_tensors(aside / f"{name}.safetensors", tensors)
+                   for name, tensors in files.items()}  # fmt: skip
+        text = json.dumps(state, indent=1).encode()
+        written["state.json"] = write_file(aside / "state.json", [text])
+        write_manifest(aside, written, step)
+        if final.exists():  # of the same step, and so perhaps the only one
+            os.replace(final, old)
+        os.replace(aside, final)
+        sync(folder)
+    except OSError:
+        with suppress(OSError):
+            recover(folder)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+    return final
+
+
+def write_manifest(folder: Path, files: Mapping[str, Entry], step: int = 0) -> None:
+    """Write down what a folder's files are, and sync the folder."""
+    manifest = {"format": FORMAT, "step": step, "files": files}
+    write_file(folder / MANIFEST, [json.dumps(manifest, indent=1).encode()])
+    sync(folder)
+
+
+def recover(folder: Path) -> None:
+    """Put right what a process left that died while it wrote or removed a checkpoint."""
+    for old in folder.glob(".old-*"):
+        final = folder / old.name.replace(".old", "step")
+        if not final.exists():
+            os.replace(old, final)
+    for left in (*folder.glob(".old-*"), *folder.glob(".aside-*"), *folder.glob(".gone-*")):
+        shutil.rmtree(left, ignore_errors=True)
+
+
+def remove_checkpoints(folder: Path, keep: Iterable[Path]) -> None:
+    """Remove the checkpoints that are not in `keep`; none of them is ever half removed."""
+    kept = set(keep)
+    for path in checkpoints(folder):
+        if path not in kept:
+            gone = folder / path.name.replace("step", ".gone")
+            with suppress(OSError):
+                os.replace(path, gone)
+            shutil.rmtree(gone, ignore_errors=True)
+
+
+def sync(path: Path) -> None:
+    """Make sure that a file or a folder is on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+def refuse_tricks(path: Path) -> os.stat_result:
+    """CheckpointError unless this is a plain file; what it is, if it is."""
+    try:
+        found = os.lstat(path)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise CheckpointError(f"{path}: cannot be read: {reason}") from None
+    if stat.S_ISLNK(found.st_mode):
+        raise CheckpointError(f"{path}: is a link; a run holds plain files: copy the file here")
+    if not stat.S_ISREG(found.st_mode):
+        raise CheckpointError(f"{path}: is no plain file")
+    return found
+
+
+def read_text(path: Path) -> str:
+    """The text of a run's small file."""
+    if refuse_tricks(path).st_size > LARGEST:
+        raise CheckpointError(f"{path}: is larger than {LARGEST >> 20} MB, which none of ours is")
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path}: cannot be read: {error}") from None
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in a run's file."""
+    try:
+        found = json.loads(read_text(path))
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path}: cannot be read: {error}") from None
+    if not isinstance(found, dict):
+        raise CheckpointError(f"{path}: cannot be read: no JSON object")
+    return found
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file."""
+    if not path.exists() and not path.is_symlink():
+        raise CheckpointError(f"{path}: no such file; is this a finished run?")
+    refuse_tricks(path)
+    try:
+        return safetensors.torch.load_file(path)
+    except Exception as error:  # the library has no one class for what a header can be
+        raise CheckpointError(f"{path}: damaged: {error}") from None
 
 
 def load_weights(path: Path, network: nn.Module) -> None:
     """Copy the weights of a file into a network of the same shape."""
-    with suppress(OSError, safetensors.SafetensorError):  # `read_tensors` says what is wrong
-        with safetensors.safe_open(path, "pt") as file:
-            version = (file.metadata() or {}).get("format", "")
-        if version.isdigit() and int(version) > FORMAT:
-            raise CheckpointError(
-                f"{path}: is of format {version}; "
-                f"this version reads up to {FORMAT}: upgrade saccade"
-            )
-    copy_weights(read_tensors(path), network, path)
+    weights = read_tensors(path)
+    with safetensors.safe_open(path, "pt") as file:
+        metadata = file.metadata() or {}
+    version = metadata.get("format", "")
+    if version.isdigit() and int(version) > FORMAT:
+        raise CheckpointError(
+            f"{path}: is of format {version}; this version reads up to {FORMAT}: upgrade saccade"
+        )
+    if metadata.get("sha256", expected := fingerprint(weights)) != expected:
+        raise CheckpointError(f"{path}: damaged: its hash is not that of its weights")
+    copy_weights(weights, network, path)
 
 
 def copy_weights(weights: Mapping[str, Tensor], network: nn.Module, path: Path) -> None:
@@ -84,58 +249,29 @@ def copy_weights(weights: Mapping[str, Tensor], network: nn.Module, path: Path) 
             parameter.copy_(weights[name])
 
 
-def read_tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file."""
-    try:
-        return safetensors.torch.load_file(path)
-    except FileNotFoundError:
-        raise CheckpointError(f"{path}: no such file; is this a finished run?") from None
-    except (OSError, safetensors.SafetensorError) as error:
-        raise CheckpointError(f"{path}: damaged: {error}") from None
+def weights_of(network: nn.Module) -> dict[str, Tensor]:
+    """Every parameter once, under its first name: tied weights are one."""
+    return {name: p.detach() for name, p in network.named_parameters()}
 
 
-def save_checkpoint(
-    folder: Path, step: int, files: Mapping[str, Mapping[str, Tensor]], state: Any
-) -> Path:
-    """Write `checkpoints/step-N` whole, or leave no trace of it."""
-    final = folder / f"step-{step:08d}"
-    aside = folder / f".aside-{step:08d}"
-    for left in folder.glob(".aside-*"):  # by a process that died while it wrote
-        shutil.rmtree(left, ignore_errors=True)
-    aside.mkdir(parents=True)
-    for name, tensors in files.items():
-        contiguous = {key: tensor.contiguous().cpu() for key, tensor in tensors.items()}
-        safetensors.torch.save_file(contiguous, aside / f"{name}.safetensors")
-    (aside / "state.json").write_text(json.dumps(state, indent=1), encoding="utf-8")
-    manifest = {
-        "format": FORMAT,
-        "step": step,
-        "files": {
-            path.name: [path.stat().st_size, digest(path)] for path in sorted(aside.iterdir())
-        },
-    }
-    (aside / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
-    for path in aside.iterdir():
-        _readable(path)
-        sync(path)
-    sync(aside)
-    shutil.rmtree(final, ignore_errors=True)
-    os.replace(aside, final)
-    sync(folder)
-    return final
-
-
-def remove_checkpoints(folder: Path, keep: Iterable[Path]) -> None:
-    """Remove the checkpoints that are not in `keep`."""
-    kept = set(keep)
-    for path in checkpoints(folder):
-        if path not in kept:
-            shutil.rmtree(path, ignore_errors=True)
+def fingerprint(weights: Mapping[str, Tensor]) -> str:
+    """One hash of all names, shapes and numbers."""
+    sha = hashlib.sha256()
+    for name in sorted(weights):
+        tensor = weights[name]
+        sha.update(f"{name} {DTYPES.get(tensor.dtype)} {tuple(tensor.shape)}\n".encode())
+        sha.update(_bytes(tensor))
+    return sha.hexdigest()
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """The checkpoints of a run, oldest first."""
-    return sorted(path for path in folder.glob("step-*") if path.is_dir())
+    """The checkpoints of a run, oldest first, sound or not."""
+    found = [path for path in folder.glob("step-*") if re.fullmatch(r"step-\d{8,18}", path.name)]
+    return sorted(found, key=_step)
+
+
+def _step(path: Path) -> int:
+    return int(path.name.removeprefix("step-"))
 
 
 def latest_checkpoint(folder: Path) -> tuple[Path | None, list[str]]:
@@ -151,27 +287,44 @@ def latest_checkpoint(folder: Path) -> tuple[Path | None, list[str]]:
 
 def defect(path: Path) -> str | None:
     """What is wrong with a checkpoint, or None if every file is what its manifest says."""
+    problem = damage(path, WANTED)
+    if problem is None and read_json(path / MANIFEST).get("step") != _step(path):
+        return "the manifest is that of another step"
+    return problem
+
+
+def damage(path: Path, wanted: Iterable[str] = ()) -> str | None:
+    """What is wrong with a folder that has a manifest, or None."""
+    if path.is_symlink() or not path.is_dir():
+        return "is no folder"
     try:
-        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
-        if manifest["format"] > FORMAT:
-            return f"is of format {manifest['format']}; this version reads up to {FORMAT}"
-        for name, (size, sha) in manifest["files"].items():
-            file = path / Path(name).name
-            if file.stat().st_size != size:
-                return f"{name} has {file.stat().st_size} bytes, not {size}"
-            if digest(file) != sha:
+        manifest = read_json(path / MANIFEST)
+        version, files = manifest["format"], manifest["files"]
+        if type(version) is not int or version < 1:
+            return f"has no format {version!r}"
+        if version > FORMAT:
+            return f"is of format {version}; this version reads up to {FORMAT}: upgrade saccade"
+        if missing := set(wanted) - files.keys():
+            return f"{min(missing)} is not in the manifest"
+        for name, (size, sha) in files.items():
+            if Path(name).name != name or name == MANIFEST:
+                return f"{name!r} is no name of a file of ours"
+            found = refuse_tricks(path / name).st_size
+            if found != size:
+                return f"{name} has {found} bytes, not {size}"
+            if digest(path / name) != sha:
                 return f"{name} is damaged: its hash is not the manifest's"
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except CheckpointError as error:
+        return str(error).removeprefix(f"{path}{os.sep}")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         return f"cannot be read: {error}"
     return None
 
 
-def read_state(path: Path) -> Any:
-    """The plain part of a checkpoint's training state."""
-    try:
-        return json.loads((path / "state.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path / 'state.json'}: cannot be read: {error}") from None
+def digest(path: Path) -> str:
+    """The SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def mean_of(paths: Iterable[Path]) -> dict[str, Tensor]:
@@ -179,21 +332,9 @@ def mean_of(paths: Iterable[Path]) -> dict[str, Tensor]:
     total: dict[str, Tensor] = {}
     count = 0
     for path in paths:
+        if problem := defect(path):
+            raise CheckpointError(f"{path}: {problem}")
         count += 1
         for name, tensor in read_tensors(path / "model.safetensors").items():
             total[name] = tensor.double() + total[name] if name in total else tensor.double()
     return {name: (tensor / count).float() for name, tensor in total.items()}
-
-
-def digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def sync(path: Path) -> None:
-    """Make sure that a file or a folder is on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

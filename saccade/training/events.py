@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +45,19 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A step whose gradient was not finite: the weights are as before."""
+    """A step whose loss or gradient was not finite: the weights are as before."""
 
     step: int
+    total: int  # of such steps in the run
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """A setting that is not what it was when the run was stopped."""
+
+    key: str
+    old: Any
+    new: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,4 +75,4 @@ class Finished:
     seconds: float
 
 
-Event = Prepared | StepDone | Evaluated | Saved | Skipped | Noticed | Finished
+Event = Prepared | StepDone | Evaluated | Saved | Skipped | Changed | Noticed | Finished

@@ -1,180 +1,30 @@
 """The loop: a generator of events. It reports; others decide what to show.
 
-What a step does is a function of (seed, step): the generator is seeded anew at every step, and
-batch i of epoch e is found by its number, so that resuming is never having stopped.
+What a step does is a function of (seed, step), and batch i of epoch e is found by its number, so
+that resuming is never having stopped.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
-from math import inf, isfinite
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from time import perf_counter
-from typing import Any
 
 import torch
-from torch import Tensor
 
-from saccade.config import Train
-from saccade.data.batches import Corpus
-from saccade.models.build import Network
-from saccade.nn.state import leaves, with_leaves
-from saccade.tasks.task import Pair, Task, device_of
+from saccade.data.batches import Corpus, Epoch, Stream
+from saccade.errors import TrainingError
+from saccade.nn.dropout import Part, part_of
+from saccade.tasks.prepare import whereabouts
+from saccade.tasks.task import Pair
 from saccade.training import checkpoint as disk
-from saccade.training.events import Evaluated, Event, Finished, Saved, Skipped, StepDone
-from saccade.training.machine import autocast, choose_precision, seed_all
-from saccade.training.optim import MovingAverage, build_optimizer, rate_at, scale_gradients
+from saccade.training.events import Evaluated, Event, Finished, Noticed, Saved, Skipped, StepDone
+from saccade.training.loader import Loader
+from saccade.training.stop import Interrupted, Stop
+from saccade.training.trainer import Position, Trainer, batch_rows, to_disk
+
+__all__ = ["Position", "Trainer", "finish", "train"]
 
 REPORT_SECONDS = 0.25
 SAVE_SECONDS = 600.0  # no more than this is ever lost, however long an epoch is
-
-
-@dataclass
-class Position:
-    """Where training stands, apart from tensors."""
-
-    step: int = 0
-    epoch: int = 0
-    index: int = 0  # of the next batch in the epoch
-    seconds: float = 0.0
-    best: tuple[float, float] = (-inf, -inf)  # the metric, turned so that higher is better; -loss
-    since_best: int = 0  # evaluations
-    plateau: float = 1.0
-    ranked: list[tuple[float, int]] = field(default_factory=list)  # (metric, step) of checkpoints
-
-
-class Trainer:
-    """A network in training: its optimiser, its averages, its position."""
-
-    def __init__(self, task: Task, network: Network, folder: Path):
-        self.task, self.network, self.folder = task, network, folder
-        self.config: Train = task.config.train
-        self.device = device_of(network)
-        self.dtype = choose_precision(self.config, self.device)
-        self.optimizer = build_optimizer(network, self.config)
-        self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.dtype == torch.float16)
-        self.average = MovingAverage(network, self.config.average) if self.config.average else None
-        self.parameters = list(network.parameters())
-        self.at = Position()
-        self.carry: Any = None
-
-    # --- one step ---------------------------------------------------------------------------------
-
-    def step(self, batches: list[Any], progress: float) -> tuple[Tensor, int, Tensor, float]:
-        """One update from some batches' summed gradients: (nll, tokens, gradient norm, rate)."""
-        at = self.at
-        seed_all((self.task.config.seed * 1_000_003 + at.step) % 2**63, self.device)
-        if not self.network.training:
-            self.network.train()
-        rate = rate_at(self.config, at.step + 1, progress, at.plateau)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        nll, count = torch.zeros((), device=self.device), 0
-        for batch in batches:
-            with autocast(self.device, self.dtype):
-                loss, self.carry = self.task.loss(
-                    self.network, batch.to(self.device), self.carry, progress
-                )
-            self.scaler.scale(loss.sum).backward()  # type: ignore[no-untyped-call]
-            nll += loss.nll.detach()
-            count += loss.count
-        self.scaler.unscale_(self.optimizer)
-        norm = scale_gradients(self.parameters, max(count, 1), self.config.clip)
-        if isfinite(float(norm)):
-            self.scaler.step(self.optimizer)
-        self.scaler.update()
-        self.optimizer.zero_grad(set_to_none=True)
-        at.step += 1
-        if self.average is not None:
-            self.average.update(self.network, at.step)
-        return nll, count, norm, rate
-
-    # --- evaluation -------------------------------------------------------------------------------
-
-    def evaluate(self, corpus: Corpus, pairs: Sequence[Pair], quick: bool) -> dict[str, float]:
-        """The metrics of the weights that would predict: the moving average's, if there is one."""
-        self.network.eval()
-        if self.average is not None:
-            self.average.swap(self.network)
-        try:
-            return self.task.evaluate(self.network, corpus, pairs, quick)
-        finally:
-            if self.average is not None:
-                self.average.swap(self.network)
-
-    def predicting(self) -> dict[str, Tensor]:
-        """The weights that would predict."""
-        weights = disk.weights_of(self.network)
-        if self.average is None:
-            return weights
-        return dict(zip(weights, self.average.weights, strict=True))
-
-    def note(self, scores: dict[str, float]) -> bool:
-        """Remember an evaluation; whether it is the best so far."""
-        at, value = self.at, scores[self.task.metric]
-        value = value if self.task.higher_is_better else -value
-        at.ranked = sorted([*at.ranked, (value, at.step)], reverse=True)
-        standing = (value, -scores["loss"])  # where the metric is the same, the loss decides
-        if standing > at.best:
-            at.best, at.since_best = standing, 0
-            return True
-        at.since_best += 1
-        if self.config.schedule == "plateau":
-            at.plateau *= 0.5
-        return False
-
-    # --- disk -------------------------------------------------------------------------------------
-
-    def save(self) -> Path:
-        """Write a checkpoint from which `restore` goes on as if nothing had happened."""
-        tensors = {f"carry.{i}": tensor for i, tensor in enumerate(leaves(self.carry))}
-        for i, slots in self.optimizer.state_dict()["state"].items():
-            tensors |= {f"optimizer.{i}.{name}": tensor for name, tensor in slots.items()}
-        files = {"model": self.predicting(), "training": tensors}
-        if self.average is not None:
-            files["raw"] = disk.weights_of(self.network)
-        state = asdict(self.at) | {"scaler": self.scaler.state_dict()}
-        path = disk.save_checkpoint(self.folder / "checkpoints", self.at.step, files, state)
-        disk.remove_checkpoints(path.parent, self._kept())
-        return path
-
-    def _kept(self) -> list[Path]:
-        folder, train = self.folder / "checkpoints", self.config
-        newest = disk.checkpoints(folder)[-max(train.keep, train.average_checkpoints) :]
-        if train.average_of == "last" or train.average_checkpoints == 1:
-            return newest
-        best = [
-            folder / f"step-{step:08d}" for _, step in self.at.ranked[: train.average_checkpoints]
-        ]
-        return newest + best
-
-    def restore(self, path: Path) -> None:
-        """Stand where a checkpoint stood."""
-        raw = path / "raw.safetensors"
-        disk.load_weights(raw if self.average else path / "model.safetensors", self.network)
-        if self.average is not None:
-            stored = disk.read_tensors(path / "model.safetensors")
-            self.average.weights = [
-                stored[name].to(self.device) for name in disk.weights_of(self.network)
-            ]
-        state = disk.read_state(path)
-        self.scaler.load_state_dict(state.pop("scaler"))
-        state["ranked"] = [tuple(pair) for pair in state["ranked"]]
-        state["best"] = tuple(state["best"])
-        self.at = Position(**state)
-        tensors = disk.read_tensors(path / "training.safetensors")
-        slots: dict[int, dict[str, Tensor]] = {}
-        carried: dict[int, Tensor] = {}
-        for key, tensor in tensors.items():
-            kind, number, *name = key.split(".")
-            if kind == "carry":
-                carried[int(number)] = tensor.to(self.device)
-            else:
-                slots.setdefault(int(number), {})[name[0]] = tensor
-        groups = self.optimizer.state_dict()["param_groups"]
-        self.optimizer.load_state_dict({"state": slots, "param_groups": groups})
-        if carried:
-            form = self.task.carry(self.network, carried[0].size(0))
-            self.carry = with_leaves(form, [carried[i] for i in range(len(carried))])
+BAD_STEPS = 5  # in a row without a finite gradient: go back
 
 
 def train(
@@ -182,17 +32,28 @@ def train(
     corpus: Corpus,
     dev: Corpus,
     pairs: Sequence[Pair],
-    stop: Callable[[], bool] = lambda: False,
+    stop: Stop | None = None,
 ) -> Iterator[Event]:
     """Train to a limit, reporting on the way; the run's model.safetensors gets the best weights."""
-    task, config, at = trainer.task, trainer.config, trainer.at
+    loader = Loader(trainer.task, corpus, trainer.config.workers)
+    try:
+        yield from _train(trainer, loader, dev, pairs, stop or Stop())
+    finally:
+        loader.close()
+
+
+def _train(
+    trainer: Trainer, loader: Loader, dev: Corpus, pairs: Sequence[Pair], stop: Stop
+) -> Iterator[Event]:
+    config = trainer.config
     quick = pairs[: config.evaluate_max]
-    began = perf_counter() - at.seconds
-    epoch = task.epoch(corpus, at.epoch)
+    began = perf_counter() - trainer.at.seconds
     nll, count, since = torch.zeros((), device=trainer.device), 0, perf_counter()  # since a report
+    room = trainer.room
 
     def progress() -> float:
-        done = at.epoch + at.index / len(epoch)
+        at = trainer.at
+        done = at.epoch + at.index / len(loader.epoch(at.epoch))
         return max(
             at.step / config.steps if config.steps else 0.0,
             done / config.epochs if config.epochs else 0.0,
@@ -201,73 +62,151 @@ def train(
 
     def over() -> str:
         if progress() >= 1.0:
-            return "the limit is reached"
-        if config.patience and at.since_best >= config.patience:
+            return f"the limit is reached ({limits(trainer)})"
+        if config.patience and trainer.at.since_best >= config.patience:
             return f"no better evaluation in the last {config.patience}"
         return ""
 
     saved = perf_counter()
-    reason = over()  # a run that had ended has nothing more to do
+    reason = "" if trainer.at.pending else over()  # a run that had ended has nothing more to do
     while not reason:
-        batches = [epoch[i] for i in range(at.index, min(at.index + config.accumulate, len(epoch)))]
-        more, tokens, norm, rate = trainer.step(batches, progress())
-        at.index += len(batches)
-        at.seconds = perf_counter() - began
-        if not isfinite(float(norm)):
-            yield Skipped(at.step)
-        nll, count = nll + more, count + tokens
-        new_epoch = at.index >= len(epoch)
-        done = progress() >= 1.0
-        passed = perf_counter() - since
-        if passed >= REPORT_SECONDS or done or new_epoch:
-            done_epochs = at.epoch + at.index / len(epoch)
-            loss, speed = float(nll) / max(count, 1), count / max(passed, 1e-9)
-            yield StepDone(
-                at.step, done_epochs, loss, rate, speed, float(norm), progress(), at.seconds
-            )
-            nll, count, since = torch.zeros_like(nll), 0, perf_counter()
-        if new_epoch:
-            at.epoch, at.index, trainer.carry = at.epoch + 1, 0, None
-            epoch = task.epoch(corpus, at.epoch)
-
-        every = config.evaluate_every
-        due = done or (at.step % every == 0 if every else new_epoch)
-        if due and pairs:
-            paused = perf_counter()
-            scores = trainer.evaluate(dev, quick, quick=True)
-            best = trainer.note(scores)
-            if best:
-                disk.save_weights(trainer.folder / "model.safetensors", trainer.predicting())
+        at = trainer.at
+        due = at.pending  # an evaluation that a signal has put off
+        if not due:
+            batches = loader.take(at.epoch, at.index, config.accumulate)
+            done = trainer.step(batches, progress())
+            if not done.finite:
+                yield Skipped(at.step, at.skipped)
+                if at.bad >= BAD_STEPS:
+                    if (step := trainer.go_back()) is None:
+                        raise TrainingError(
+                            f"{trainer.folder}: step {at.step}: the loss or its gradient is not "
+                            f"finite, {BAD_STEPS} times in a row, and again at lower rates; "
+                            f"{suspects(trainer, loader, at.epoch, at.index)}; "
+                            "lower train.rate, or look at these lines"
+                        )
+                    yield Noticed(
+                        f"step {at.step:,}: {BAD_STEPS} steps in a row without a finite gradient, "
+                        f"the last with batch {at.index} of epoch {at.epoch}; "
+                        f"back to step {step:,}, at {trainer.at.slow:g} of the rate"
+                    )
+                    continue
+            if trainer.room != room:
+                room = trainer.room
+                yield Noticed(f"step {at.step:,}: out of memory; batches like it are now cut")
+            at.index += len(batches)
             at.seconds = perf_counter() - began
-            since += perf_counter() - paused  # the speed is that of training
-            yield Evaluated(at.step, scores, best, at.seconds)
-        reason = over() or ("stopped" if stop() else "")
+            nll, count = nll + done.nll, count + done.count
+            epoch = loader.epoch(at.epoch)
+            new_epoch, end = at.index >= len(epoch), progress() >= 1.0
+            passed = perf_counter() - since
+            if passed >= REPORT_SECONDS or end or new_epoch:
+                loss, speed = float(nll) / max(count, 1), count / max(passed, 1e-9)
+                yield StepDone(
+                    at.step,
+                    at.epoch + at.index / len(epoch),
+                    loss,
+                    done.rate,
+                    speed,
+                    float(done.norm),
+                    progress(),
+                    at.seconds,
+                )
+                nll, count, since = torch.zeros_like(nll), 0, perf_counter()
+            if new_epoch:
+                at.epoch, at.index, trainer.carry = at.epoch + 1, 0, None
+            every = config.evaluate_every
+            due = end or (at.step % every == 0 if every else new_epoch)
+            at.pending = due and bool(pairs)
+
+        if at.pending and not stop():
+            paused = perf_counter()
+            try:
+                scores = trainer.evaluate(dev, quick, True, stop)
+            except Interrupted:
+                pass  # it is still pending, and a checkpoint says so
+            else:
+                at.pending = False
+                best = trainer.note(scores)
+                with stop.saving(), to_disk(trainer.folder):
+                    if best:
+                        model = trainer.folder / "model.safetensors"
+                        disk.save_weights(model, trainer.predicting())
+                at.seconds = perf_counter() - began
+                since += perf_counter() - paused  # the speed is that of training
+                yield Evaluated(at.step, scores, best, at.seconds)
+        reason = "stopped" if at.pending else over() or ("stopped" if stop() else "")
         saving = at.step % config.save_every == 0 if config.save_every else due
         saving |= due and config.average_of == "best" and config.average_checkpoints > 1
-        saving |= perf_counter() - saved > SAVE_SECONDS
-        if saving or reason:
+        saving = (saving and not at.bad and not at.pending) or reason not in ("", "stopped")
+        if saving or reason or perf_counter() - saved > SAVE_SECONDS:
             paused = perf_counter()
-            yield Saved(at.step, trainer.save())
+            with stop.saving():
+                path = trainer.save(due=saving)
+            yield Saved(at.step, path)
             saved = perf_counter()
             since += saved - paused
 
-    if reason == "stopped":
-        yield Finished(at.step, reason, {}, at.seconds)
-        return
-    finish(trainer)
-    scores = trainer.task.evaluate(trainer.network, dev, pairs, quick=False) if pairs else {}
-    yield Finished(at.step, reason, scores, at.seconds)
+    if reason != "stopped":
+        with stop.saving(), to_disk(trainer.folder):
+            finish(trainer)
+    try:
+        scores = {}
+        if pairs and reason != "stopped":
+            with stop.interruptible():
+                scores = trainer.task.evaluate(trainer.network, dev, pairs, quick=False)
+    except Interrupted:
+        reason = "stopped"
+    yield Finished(trainer.at.step, reason, scores, trainer.at.seconds)
+
+
+def limits(trainer: Trainer) -> str:
+    """The limits of a run, as they are written in its configuration."""
+    names = ("steps", "epochs", "minutes")
+    found = {name: getattr(trainer.config, name) for name in names}
+    return ", ".join(f"train.{name} = {value:g}" for name, value in found.items() if value)
+
+
+def suspects(trainer: Trainer, loader: Loader, epoch: int, index: int) -> str:
+    """What is known of a step whose loss is not finite: its batch, and the lines it was made of."""
+    rows: list[int] = []
+    guilty: list[int] = []
+    trainer.network.eval()
+    for number, batch in enumerate(loader.take(epoch, index, trainer.config.accumulate), index):
+        own = examples_of(loader, epoch, number)
+        words = 0 if batch.words is None else int(batch.words.max()) + 1
+        for i, row in enumerate(own):
+            one = batch_rows(batch, torch.tensor([i])).to(trainer.device)
+            with torch.no_grad(), part_of(Part(i, i + 1, len(own), words)):
+                loss, _ = trainer.task.loss(trainer.network, one, None, 1.0)
+            guilty += [] if bool(loss.nll.isfinite()) else [row]
+        rows += own
+    trainer.network.train()
+    shown = (guilty or rows)[:5]
+    names = [place.get(row, f"example {row + 1}") for place in [whereabouts(trainer.task, shown)]
+             for row in shown]  # fmt: skip
+    more = len(guilty or rows) - len(shown)
+    which = "by" if 0 < len(guilty) < len(rows) else "of"
+    return f"batch {index} of epoch {epoch}, {which} {', '.join(names)}" + (
+        f" and {more} more" if more else ""
+    )
+
+
+def examples_of(loader: Loader, epoch: int, index: int) -> list[int]:
+    """Which examples of the training data a batch is made of; of a text, its lines."""
+    batches = loader.epoch(epoch)
+    if isinstance(batches, Epoch):
+        return [int(row) for row in batches.plan[index]]
+    assert isinstance(batches, Stream)
+    starts = loader.corpus.target.starts
+    return [int(starts.searchsorted(place, "right")) - 1 for place in batches.spans(index)[0]]
 
 
 def finish(trainer: Trainer) -> None:
     """Leave in the run and the network the weights that predict: the best, or a mean of several."""
-    config, folder, model = trainer.config, trainer.folder, trainer.folder / "model.safetensors"
+    config, model = trainer.config, trainer.folder / "model.safetensors"
     if config.average_checkpoints > 1:
-        paths = disk.checkpoints(folder / "checkpoints")
-        if config.average_of == "best":
-            rank = {f"step-{step:08d}": -value for value, step in trainer.at.ranked}
-            paths.sort(key=lambda path: rank.get(path.name, inf), reverse=True)
-        disk.save_weights(model, disk.mean_of(paths[-config.average_checkpoints :]))
+        disk.save_weights(model, disk.mean_of(trainer.averaged()))
     elif not model.exists():  # nothing was ever evaluated
         disk.save_weights(model, trainer.predicting())
     disk.load_weights(model, trainer.network)

@@ -81,3 +81,11 @@ def seed_all(seed: int, device: torch.device) -> None:
         torch.default_generator.manual_seed(seed)
     else:
         torch.manual_seed(seed)
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether an allocator has failed; on a CPU torch raises a plain RuntimeError."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    said = str(error).lower()
+    return any(words in said for words in ("allocate memory", "out of memory", "enough memory"))

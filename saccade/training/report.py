@@ -7,7 +7,7 @@ files if it is installed.
 import json
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from time import monotonic
@@ -16,9 +16,20 @@ from typing import Any, TypeVar
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from saccade.training.events import Evaluated, Event, Finished, Noticed, Prepared, Skipped, StepDone
+from saccade.errors import TrainingError
+from saccade.training.events import (
+    Changed,
+    Evaluated,
+    Event,
+    Finished,
+    Noticed,
+    Prepared,
+    Skipped,
+    StepDone,
+)
 
 Item = TypeVar("Item")
+TAIL = 1 << 16  # bytes; no event is longer
 LOG_SECONDS = 5.0  # between lines of a log that people or files keep
 
 
@@ -26,7 +37,7 @@ def show(events: Iterable[Event], folder: Path, quiet: bool = False) -> Iterator
     """The events, passed on as they come and shown on the way."""
     console = Console(stderr=True, quiet=quiet)
     with ExitStack() as stack:
-        log = stack.enter_context((folder / "metrics.jsonl").open("a", encoding="utf-8"))
+        log = stack.enter_context(_log(folder / "metrics.jsonl"))
         board = stack.enter_context(_tensorboard(folder))
         bar = stack.enter_context(_bar(console)) if console.is_terminal and not quiet else None
         task = bar.add_task("", total=1.0, status="") if bar else None
@@ -75,7 +86,12 @@ def sentence(event: Event) -> str | None:
             star = "  (best)" if event.best else ""
             return f"{_clock(event.seconds)}  step {event.step:,}  {scores}{star}"
         case Skipped():
-            return f"step {event.step:,}: the gradient was not finite; the step was skipped"
+            return (
+                f"step {event.step:,}: the loss or its gradient was not finite; "
+                f"the step was skipped ({event.total:,} so far)"
+            )
+        case Changed():
+            return f"{event.key} was {event.old}, and is now {event.new}"
         case Noticed():
             return event.text
         case Finished():
@@ -120,10 +136,37 @@ def _clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
 
 
+@contextmanager
+def _log(path: Path) -> Iterator[Any]:
+    """A log to append to, behind its last whole line: a process may have died while it wrote."""
+    try:
+        with path.open("ab") as end:
+            if end.tell():
+                with path.open("rb") as file:
+                    file.seek(max(0, end.tell() - TAIL))
+                    tail = file.read()
+                end.truncate(end.tell() - len(tail) + tail.rfind(b"\n") + 1)
+        log = path.open("a", encoding="utf-8")
+    except OSError as error:
+        raise TrainingError(f"{path}: cannot be written: {error.strerror}") from None
+    try:
+        yield log
+    finally:
+        with suppress(OSError):  # what a full disk has not taken
+            log.close()
+
+
 def _write(log: Any, event: Event) -> None:
     record = {"event": type(event).__name__} | asdict(event)
-    log.write(json.dumps(record, default=str) + "\n")
-    log.flush()
+    try:
+        log.write(json.dumps(record, default=str) + "\n")
+        log.flush()
+    except OSError as error:
+        folder = Path(log.name).parent
+        raise TrainingError(
+            f"{log.name}: cannot be written: {error.strerror}; training has stopped; "
+            f"make room, then: saccade resume {folder}"
+        ) from None
 
 
 @contextmanager

@@ -10,20 +10,21 @@ data/              the tokenised corpus
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from saccade.config import Config, assign, parse, read_toml, write_toml
+from saccade.config import Config, assign, parse
+from saccade.data.batches import Corpus
 from saccade.data.lines import Defect, Example, counted
 from saccade.data.sources import examples, read, words_of
 from saccade.errors import CheckpointError, ConfigError, DataError
 from saccade.models.build import Generator, Network
 from saccade.nn.quantised import quantised
-from saccade.tasks.choose import complete, gather
+from saccade.tasks.choose import complete, gather, paths_of
 from saccade.tasks.exact import Compared, compare
 from saccade.tasks.fast import Fast, export, fingerprint, why_torch
 from saccade.tasks.generate import GeneratingTask, check_voices, permitted
@@ -40,10 +41,23 @@ from saccade.tasks.task import Pair, Prediction, Query, Request, Task, Voice, ch
 from saccade.tasks.workers import Here, Pending, Predictor, Workers, count_workers
 from saccade.training import checkpoint as disk
 from saccade.training import events
+from saccade.training.folder import (
+    check_changes,
+    config_in,
+    locked,
+    raised,
+    read_config,
+    read_settings,
+    write_config,
+    write_settings,
+)
 from saccade.training.loop import Trainer
 from saccade.training.loop import train as loop
-from saccade.training.machine import Device, choose_device, tune_malloc
+from saccade.training.machine import Device, choose_device, choose_precision, tune_malloc
+from saccade.training.preflight import preflight
 from saccade.training.report import show
+from saccade.training.stop import Interrupted, Stop
+from saccade.training.trainer import to_disk
 
 LINES = 2048  # read, sorted by length and decoded at once
 LARGE = 1 << 25  # bytes of training files that are worth a word before they are read
@@ -278,13 +292,6 @@ def load(folder: str | os.PathLike[str], device: Device = "auto") -> Run:
     return Run(folder, config, task, network)
 
 
-def read_config(folder: Path) -> Config:
-    """The configuration of a run."""
-    if not (folder / "config.toml").is_file():
-        raise CheckpointError(f"{folder}: not a run: it has no config.toml")
-    return parse(read_toml(folder / "config.toml"), str(folder / "config.toml"))
-
-
 def train(
     data: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     *,
@@ -311,9 +318,13 @@ def train(
 
 def new_folder(config: Config, out: str | os.PathLike[str] | None) -> Path:
     """The run's directory, made; one that holds a run already is refused."""
-    name = Path(config.data.train[0]).name.strip(".").split(".")[0] or "run"
+    return _new_folder(config.data.train[0], out)
+
+
+def _new_folder(first: str, out: str | os.PathLike[str] | None) -> Path:
+    name = Path(first).name.strip(".").split(".")[0] or "run"
     folder = Path(out) if out is not None else Path("runs") / name
-    if (folder / "config.toml").exists():
+    if os.path.lexists(folder / "config.toml"):
         raise ConfigError(f"{folder}: holds a run already; choose another --out, or remove it")
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -322,39 +333,105 @@ def new_folder(config: Config, out: str | os.PathLike[str] | None) -> Path:
     return folder
 
 
-def start(
-    config: Config, folder: Path, stop: Callable[[], bool] = lambda: False
-) -> Iterator[events.Event]:
+def put_off(raw: dict[str, Any], out: str | os.PathLike[str] | None) -> Path:
+    """A run of which nothing is known but what the user said; `resume` makes the rest."""
+    folder = _new_folder(paths_of(raw.get("data", {}).get("train", "run"))[0], out)
+    with to_disk(folder):
+        write_settings(folder, raw, prepared=False)
+    return folder
+
+
+def start(config: Config, folder: Path, stop: Stop | None = None) -> Iterator[events.Event]:
     """Prepare the data, build the network and train it, in a new run."""
+    choose_precision(config.train, choose_device(config.train.device))  # before any work is done
+    with locked(folder):
+        if (folder / "config.toml").exists():
+            raise ConfigError(f"{folder}: holds a run already; choose another --out, or remove it")
+        with to_disk(folder):
+            write_config(folder, config, prepared=False)
+            disk.sync(folder.parent)
+        try:
+            yield from _prepare(config, folder, stop or Stop())
+        except (ConfigError, DataError):
+            if not read_settings(folder)[1].prepared:  # no run has come of it: the name is free
+                (folder / "config.toml").unlink()
+            raise
+
+
+def resume(
+    folder: Path, stop: Stop | None = None, settings: Mapping[str, Any] | None = None
+) -> Iterator[events.Event]:
+    """Go on from a run's newest sound checkpoint as if training had never stopped.
+
+    `settings` are limits that are to be raised, as in {"train.steps": 2000}.
+    """
+    stop = stop or Stop()
+    read_settings(folder)
+    with locked(folder):
+        raw, mark = read_settings(folder)
+        if not mark.prepared:
+            try:
+                with stop.interruptible():
+                    config, _ = complete(raw, str(folder / "config.toml"))
+            except Interrupted:
+                yield events.Finished(0, "stopped", {}, 0.0)
+                return
+            config = raised(config, settings or {}, folder)
+            with to_disk(folder):
+                write_config(folder, config, prepared=False)
+            yield from _prepare(config, folder, stop)
+            return
+        tune_malloc()
+        old = config_in(raw, folder)
+        config = raised(old, settings or {}, folder)
+        saves = folder / "checkpoints"
+        if saves.is_dir():
+            disk.recover(saves)
+        path, problems = disk.latest_checkpoint(saves)
+        if problems and path is None:
+            raise CheckpointError("\n".join(problems[:5]))
+        yield from (events.Noticed(f"{problem}: passed over") for problem in problems)
+        then = disk.read_json(path / "state.json").get("config") if path else None
+        changes = check_changes(then or old.model_dump(mode="json"), config, folder)
+        if config != old:
+            with to_disk(folder):
+                write_config(folder, config, prepared=True)
+        yield from (events.Changed(*change) for change in changes)
+        if (folder / "data" / disk.MANIFEST).exists() and (problem := disk.damage(folder / "data")):
+            raise CheckpointError(f"{folder / 'data'}: {problem}: train anew")
+        yield from _train(config, folder, reopen(config, folder), path, stop)
+
+
+def _prepare(config: Config, folder: Path, stop: Stop) -> Iterator[events.Event]:
+    """Make the data of a run, mark it as prepared, and train."""
     tune_malloc()
-    size = sum(os.stat(path).st_size for path in config.data.train)
+    stop.folder = folder
+    size = sum(os.stat(path).st_size for path in config.data.train if os.path.exists(path))
     if size > LARGE:
         yield events.Noticed(f"reading {size >> 20:,} MB, which takes a while")
-    ready = prepare(config, folder)
-    disk.write_text(folder / "config.toml", write_toml(config))  # last: now it is a run
+    try:
+        with to_disk(folder), stop.interruptible():
+            ready = prepare(config, folder)
+            files = [path for path in sorted((folder / "data").iterdir()) if path.is_file()]
+            entries = {path.name: (path.stat().st_size, disk.digest(path)) for path in files}
+            for path in (*files, *folder.glob("*.json")):
+                disk.sync(path)
+            disk.write_manifest(folder / "data", entries)
+            write_config(folder, config, prepared=True)
+    except Interrupted:
+        yield events.Finished(0, "stopped", {}, 0.0)
+        return
     yield from _train(config, folder, ready, None, stop)
 
 
-def resume(folder: Path, stop: Callable[[], bool] = lambda: False) -> Iterator[events.Event]:
-    """Go on from a run's newest sound checkpoint as if training had never stopped."""
-    tune_malloc()
-    config = read_config(folder)
-    path, problems = disk.latest_checkpoint(folder / "checkpoints")
-    if problems and path is None:
-        raise CheckpointError("\n".join(problems))
-    yield from (events.Noticed(problem) for problem in problems)
-    yield from _train(config, folder, reopen(config, folder), path, stop)
-
-
 def _train(
-    config: Config,
-    folder: Path,
-    ready: Prepared,
-    checkpoint: Path | None,
-    stop: Callable[[], bool],
+    config: Config, folder: Path, ready: Prepared, checkpoint: Path | None, stop: Stop
 ) -> Iterator[events.Event]:
+    stop.folder = folder
     device = choose_device(config.train.device)
     network = ready.task.build().to(device)
+    for corpus in (ready.train, ready.dev):
+        check_ids(network, corpus, folder)
     trainer = Trainer(ready.task, network, folder)
     if checkpoint is not None:
         trainer.restore(checkpoint)
@@ -362,6 +439,11 @@ def _train(
     yield events.Prepared(
         len(ready.train), len(ready.dev), ready.left_out, count, str(device), trainer.at.step
     )
+    try:
+        yield from preflight(trainer, ready, stop)
+    except Interrupted:
+        yield events.Finished(trainer.at.step, "stopped", {}, trainer.at.seconds)
+        return
     yield from loop(trainer, ready.train, ready.dev, ready.dev_pairs, stop)
 
 
@@ -381,6 +463,22 @@ def _pairwise(
         if prefix is None:
             raise DataError(f"input {number} has no prefix: there are fewer prefixes than inputs")
         yield item, prefix
+
+
+def check_ids(network: Network, corpus: Corpus, folder: Path) -> None:
+    """CheckpointError if tokenised data holds what the network has no embedding or label for."""
+    encoder = network.encoder
+    reads = 0 if encoder is None else encoder.embedding.num_embeddings
+    says = network.decoder if isinstance(network, Generator) else network.head
+    writes = says.output.out_features
+    for rows, size in ((corpus.source, reads), (corpus.target, writes)):
+        if rows is None:
+            continue
+        odd = len(rows) != len(corpus) or (
+            len(rows.ids) and not 0 <= int(rows.ids.min()) <= int(rows.ids.max()) < size
+        )
+        if odd or not len(rows):
+            raise CheckpointError(f"{folder / 'data'}: does not fit this run: train anew")
 
 
 def _pairs(rows: Sequence[Example]) -> list[Pair]:

@@ -15,7 +15,7 @@ STEP = StepDone(1200, 1.5, 0.25, 1e-3, 9000.0, 1.0, 0.25, 60.0)
 EVENTS = [
     Prepared(1000, 50, 2, 12345, "cpu", 0),
     STEP,
-    Skipped(1201),
+    Skipped(1201, 1),
     Evaluated(1202, {"accuracy": 91.5}, True, 61.0),
     Finished(1300, "the limit is reached", {"accuracy": 92.0}, 70.0),
 ]

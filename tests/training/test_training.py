@@ -2,9 +2,10 @@
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -14,9 +15,11 @@ from saccade.config import Train, parse
 from saccade.errors import CheckpointError
 from saccade.tasks.choose import complete
 from saccade.training import checkpoint as disk
+from saccade.training import loop
 from saccade.training.events import Evaluated, Finished, Saved, StepDone
 from saccade.training.optim import MovingAverage, rate_at, scale_gradients
 from saccade.training.run import gather, new_folder, read_config, resume, start
+from saccade.training.stop import Stop
 
 SMALL: dict[str, dict[str, Any]] = {
     "transformer": {
@@ -78,22 +81,16 @@ def settings(name: str, folder: Path, **more: Any) -> Any:
 
 def run_through(config: Any, folder: Path, stop_after: int | None = None) -> list[Any]:
     folder = new_folder(config, folder)
-    stop = StopAfter(stop_after)
-    return list(stop.following(start(config, folder, stop)))
+    return list(until(stop_after, lambda stop: start(config, folder, stop)))
 
 
-class StopAfter:
-    """Asks for a stop once training has come so far."""
-
-    def __init__(self, step: int | None):
-        self.step, self.reached, self.calls = step, False, 0
-
-    def __call__(self) -> bool:
-        self.calls += 1
-        return self.step is not None and self.calls >= self.step
-
-    def following(self, events: Iterator[Any]) -> Iterator[Any]:
-        yield from events
+def until(step: int | None, events: Callable[[Stop], Iterator[Any]]) -> Iterator[Any]:
+    """The events of a run that is asked to stop once it has come so far."""
+    stop = Stop()
+    with mock.patch.object(loop, "REPORT_SECONDS", 0.0):  # every step is reported
+        for event in events(stop):
+            stop.asked |= step is not None and getattr(event, "step", 0) >= step
+            yield event
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:

@@ -1,0 +1,206 @@
+"""A run's directory: its configuration, its mark, and the lock that keeps a second process out.
+
+The mark is the table [run] at the end of config.toml: the format, the version that wrote it, and
+whether the data is prepared. Links are refused: what is written into a run stays in it.
+"""
+
+import os
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+import saccade
+from saccade.config import Config, parse, write_tables
+from saccade.errors import CheckpointError, ConfigError
+from saccade.training import checkpoint as disk
+
+LIMITS = ("train.steps", "train.epochs", "train.minutes", "train.patience")
+# What may be edited in config.toml between two parts of a run: it changes no weight.
+FREE = (
+    *LIMITS,
+    "train.workers",
+    "train.keep",
+    "train.device",
+    "train.preflight",
+    "data.",
+    "decode.",
+)
+
+
+class Mark(BaseModel):
+    """What a run says of itself."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
+
+    format: int = disk.FORMAT
+    saccade: str = saccade.__version__
+    prepared: bool
+
+
+def read_settings(folder: Path) -> tuple[dict[str, Any], Mark]:
+    """The tables of a run's config.toml, and its mark."""
+    path = folder / "config.toml"
+    if not os.path.lexists(path):
+        raise CheckpointError(f"{folder}: not a run: it has no config.toml")
+    with os.scandir(folder) as found:
+        entries = list(found)
+    for entry in entries:
+        if entry.is_symlink():
+            raise CheckpointError(f"{entry.path}: is a link; a run holds plain files and folders")
+        if entry.is_dir():
+            continue
+        size = disk.refuse_tricks(Path(entry.path)).st_size
+        if entry.name.endswith(".json") and size > disk.LARGEST:  # read by others, who trust it
+            raise CheckpointError(f"{entry.path}: is larger than {disk.LARGEST >> 20} MB")
+    try:
+        raw = tomllib.loads(disk.read_text(path))
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise CheckpointError(f"{path}: not TOML: {error}") from None
+    table = raw.pop("run", None)
+    if table is None and "batch_tokens" in _table(raw, "decode"):  # before there were marks
+        return raw, Mark(prepared=True)
+    version = table.get("format") if isinstance(table, dict) else None
+    if isinstance(version, int) and version > disk.FORMAT:
+        wrote = str(table.get("saccade"))[:40] if table else ""
+        raise CheckpointError(
+            f"{folder}: is a run of format {version}, written by saccade {wrote}; "
+            f"this is saccade {saccade.__version__}, which reads up to format {disk.FORMAT}: "
+            f"install saccade {wrote} or newer"
+        )
+    try:
+        return raw, Mark.model_validate({"format": None, "saccade": None} | (table or {}))
+    except (ValidationError, TypeError):
+        raise CheckpointError(f"{path}: damaged: its last table [run] is not whole") from None
+
+
+def _table(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = raw.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def read_config(folder: Path) -> Config:
+    """The configuration of a run that can be used."""
+    raw, mark = read_settings(folder)
+    if not mark.prepared:
+        raise CheckpointError(
+            f"{folder}: its data is not prepared yet; go on with: saccade resume {folder}"
+        )
+    return config_in(raw, folder)
+
+
+def config_in(raw: dict[str, Any], folder: Path) -> Config:
+    """The configuration in these tables; CheckpointError if there is none, or it is too large."""
+    try:
+        config = parse(raw, str(folder / "config.toml"))
+    except (ConfigError, RecursionError) as error:
+        raise CheckpointError(str(error)) from None
+    for model in (folder / "model.safetensors", *folder.glob("checkpoints/*/model.safetensors")):
+        size = disk.refuse_tricks(model).st_size if os.path.lexists(model) else None
+        for part in (config.encoder, config.decoder):
+            # Every layer has a matrix of dim x dim, so before any memory is asked for:
+            if part and size is not None and 4 * part.num_layers * part.dim**2 > size:
+                raise CheckpointError(
+                    f"{model}: does not fit config.toml: {part.num_layers} layers of width "
+                    f"{part.dim} are more than {size} bytes"
+                )
+    return config
+
+
+def write_settings(folder: Path, settings: Mapping[str, Any], prepared: bool) -> None:
+    """Replace a run's config.toml."""
+    mark = Mark(prepared=prepared).model_dump()
+    disk.write_text(folder / "config.toml", write_tables({**settings, "run": mark}))
+
+
+def write_config(folder: Path, config: Config, prepared: bool) -> None:
+    write_settings(folder, config.model_dump(mode="json", exclude_none=True), prepared)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keep every other process out of a run; the lock of a process that died is no lock."""
+    if sys.platform == "win32":
+        yield
+        return
+    import fcntl
+
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+    descriptor = os.open(folder / ".lock", flags, 0o666)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = os.read(descriptor, 20).decode(errors="replace").strip() or "?"
+            raise CheckpointError(
+                f"{folder}: another process ({owner}) is at work on this run: wait for its end"
+            ) from None
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, f"{os.getpid()}\n".encode())
+        yield
+    finally:
+        os.close(descriptor)
+
+
+# --- what may change ------------------------------------------------------------------------------
+
+
+def raised(config: Config, settings: Mapping[str, Any], folder: Path) -> Config:
+    """The configuration with higher limits; everything else is refused."""
+    now = flat(config.model_dump(mode="json", exclude_none=True))
+    raw = config.model_dump(mode="json", exclude_none=True)
+    for key, value in settings.items():
+        if key not in LIMITS:
+            raise ConfigError(
+                f"--set {key}: only limits can be raised on resume ({', '.join(LIMITS)}); "
+                "for another setting train anew"
+            )
+        if key not in now:
+            own = ", ".join(f"{name} = {now[name]}" for name in LIMITS if name in now)
+            raise ConfigError(f"--set {key}: the run has no such limit; it has {own or 'none'}")
+        if type(value) in (int, float) and value < now[key]:
+            raise ConfigError(
+                f"--set {key}={value}: is below the {now[key]} of the run; limits can be raised"
+            )
+        raw["train"][key.removeprefix("train.")] = value
+    return parse(raw, "--set") if settings else config
+
+
+def differences(old: Mapping[str, Any], new: Config) -> list[tuple[str, Any, Any]]:
+    """Every key with another value than before: (key, old, new); None where there is none."""
+    whole = parse(dict(old), "checkpoint")  # with the defaults of keys that are newer
+    before, after = (flat(c.model_dump(mode="json", exclude_none=True)) for c in (whole, new))
+    keys = dict.fromkeys([*before, *after])
+    return [
+        (key, before.get(key), after.get(key)) for key in keys if before.get(key) != after.get(key)
+    ]
+
+
+def check_changes(old: Mapping[str, Any], new: Config, folder: Path) -> list[tuple[str, Any, Any]]:
+    """What changed since a checkpoint; CheckpointError if the weights would not be the same."""
+    try:
+        found = differences(old, new)
+    except (ConfigError, TypeError) as error:
+        raise CheckpointError(f"{folder}: its checkpoint is damaged: {error}") from None
+    for key, before, after in found:
+        if not any(key == free or (free[-1] == "." and key.startswith(free)) for free in FREE):
+            raise CheckpointError(
+                f"{folder / 'config.toml'}: {key} was {before} when the run was stopped, and is "
+                f"{after} now: set it back, or train anew"
+            )
+    return found
+
+
+def flat(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Tables as one, with dotted keys."""
+    found: dict[str, Any] = {}
+    for key, value in tables.items():
+        if isinstance(value, dict):
+            found |= flat(value, f"{prefix}{key}.")
+        else:
+            found[f"{prefix}{key}"] = value
+    return found

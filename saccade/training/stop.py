@@ -1,0 +1,105 @@
+"""Stopping a run from outside: what SIGTERM and Ctrl-C do, in every phase of it.
+
+A signal is a request. Work that can be done again (preparing, evaluating) is left at once, a step
+and a save are finished first. Whoever does not answer in time (a long computation outside Python)
+is ended by a thread: a run can always go on from what is on the disk. Imports no torch, so that the
+command line listens from its first moment.
+"""
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Self
+
+GRACE = 8.0  # seconds between a signal and the end, whatever the process is doing then
+EXIT = 75  # stopped, with all saved
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class Interrupted(BaseException):
+    """The request to stop, in the midst of work that is left at once."""
+
+
+class Stop:
+    """Whether somebody has asked the run to stop; `with Stop() as stop` listens to signals."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self.folder: Path | None = None  # of the run, once there is something to go on from
+        self._leave = False  # whether the work at hand may be left
+        self._saving = False
+        self._before: dict[int, Any] = {}
+        self._over = threading.Event()
+
+    def __call__(self) -> bool:
+        return self.asked
+
+    @contextmanager
+    def interruptible(self) -> Iterator[None]:
+        """Inside, a request to stop is an Interrupted, raised at once."""
+        try:
+            self._leave = True
+            if self():
+                raise Interrupted
+            yield
+        finally:
+            self._leave = False
+
+    @contextmanager
+    def saving(self) -> Iterator[None]:
+        """Inside, nobody's patience ends."""
+        self._saving = True
+        try:
+            yield
+        finally:
+            self._saving = False
+
+    # --- signals ----------------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        self._before = {number: signal.signal(number, self._ask) for number in SIGNALS}
+        reader, self._writer = os.pipe()
+        os.set_blocking(self._writer, False)
+        self._waked = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+        threading.Thread(target=self._watch, args=(reader,), daemon=True).start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        signal.set_wakeup_fd(self._waked)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._over.set()
+        os.close(self._writer)
+
+    def _ask(self, number: int, frame: Any) -> None:
+        if self.asked and number == signal.SIGINT:
+            os._exit(130)
+        first, self.asked = not self.asked, True
+        if first:
+            _say("stopping; Ctrl-C ends the process at once")
+            if self._leave:
+                raise Interrupted
+
+    def _watch(self, reader: int) -> None:
+        """End the process if it does not answer a signal: its bytes arrive here without Python."""
+        byte = b""
+        with suppress(OSError):
+            while (byte := os.read(reader, 1)) and byte[0] not in SIGNALS:
+                pass
+        os.close(reader)
+        if not byte or self._over.wait(GRACE):
+            return
+        while self._saving and not self._over.wait(0.05):
+            pass
+        if not self._over.is_set():
+            _say(f"stopped; go on with: saccade resume {self.folder}" if self.folder else "stopped")
+            os._exit(EXIT)
+
+
+def _say(text: str) -> None:
+    with suppress(OSError):  # a terminal that is gone is no reason to fail
+        os.write(sys.stderr.fileno() if sys.stderr else 2, f"{text}\n".encode())

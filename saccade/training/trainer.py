@@ -1,0 +1,390 @@
+"""A network in training: one step, one evaluation, and all of it on disk and back.
+
+What a step does is a function of (seed, step): the generator is seeded anew at every step. A step
+that does not fit into memory is done again in parts, with the same random numbers; one whose
+numbers are not finite never reaches the weights.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from math import inf, isfinite
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+from pydantic import Field, TypeAdapter, ValidationError
+from torch import Tensor
+
+from saccade.config import Train
+from saccade.data.batches import Batch, Corpus
+from saccade.errors import CheckpointError, TrainingError
+from saccade.models.build import Network
+from saccade.nn.dropout import Part, part_of
+from saccade.nn.padded import Padded
+from saccade.nn.state import leaves, select, with_leaves
+from saccade.tasks.task import Pair, Task, device_of
+from saccade.training import checkpoint as disk
+from saccade.training.machine import autocast, choose_precision, out_of_memory, seed_all
+from saccade.training.optim import MovingAverage, build_optimizer, rate_at, scale_gradients
+from saccade.training.stop import Stop
+
+SLOWER = 0.5  # of the rate, after going back
+TIMES = 3  # that a run goes back
+
+Count = Annotated[int, Field(ge=0, lt=2**53)]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+@dataclass
+class Position:
+    """Where training stands, apart from tensors."""
+
+    step: Count = 0
+    epoch: Count = 0
+    index: Count = 0  # of the next batch in the epoch
+    seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    best: tuple[float, float] = (-inf, -inf)  # the metric, turned so that higher is better; -loss
+    since_best: Count = 0  # evaluations
+    plateau: Share = 1.0
+    ranked: list[tuple[float, Count]] = field(default_factory=list)  # (metric, step)
+    pending: bool = False  # an evaluation after this step is still to be done
+    saved: list[Count] = field(default_factory=list)  # steps whose checkpoint was due
+    bad: Count = 0  # steps in a row that were skipped
+    skipped: Count = 0  # ... and in all
+    slow: Share = 1.0  # what going back has left of the rate
+
+
+POSITION = TypeAdapter(Position)
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What a step has found."""
+
+    nll: Tensor
+    count: int
+    norm: Tensor  # of the gradient, before clipping
+    rate: float
+    finite: bool
+
+
+class Trainer:
+    """A network in training: its optimiser, its averages, its position."""
+
+    def __init__(self, task: Task, network: Network, folder: Path):
+        self.task, self.network, self.folder = task, network, folder
+        self.config: Train = task.config.train
+        self.device = device_of(network)
+        self.dtype = choose_precision(self.config, self.device)
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.dtype == torch.float16)
+        self.parameters = list(network.parameters())
+        self.room: int | None = None  # batches of this size or more do not fit into memory
+        self.begin()
+
+    def begin(self) -> None:
+        """Stand at the first step, with the weights that the network has."""
+        self.optimizer = build_optimizer(self.network, self.config)
+        average = self.config.average
+        self.average = MovingAverage(self.network, average) if average else None
+        self.at = Position()
+        self.carry: Any = None
+
+    # --- one step ---------------------------------------------------------------------------------
+
+    def step(self, batches: Sequence[Batch], progress: float) -> Done:
+        """One update from some batches' summed gradients."""
+        at = self.at
+        rate = rate_at(self.config, at.step + 1, progress, at.plateau) * at.slow
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        nll, count = self.gradients(batches, progress)
+        self.scaler.unscale_(self.optimizer)
+        norm = scale_gradients(self.parameters, max(count, 1), self.config.clip)
+        finite = isfinite(float(norm + nll))
+        searching = self.scaler.is_enabled() and self.scaler.get_scale() > 1.0  # for a scale
+        if finite:
+            self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad(set_to_none=True)
+        at.step += 1
+        if finite:
+            at.bad = 0
+            if self.average is not None:
+                self.average.update(self.network, at.step)
+        else:
+            at.bad += not searching
+            at.skipped += 1
+            self.carry = None  # it may be as bad as the loss
+        return Done(nll, count, norm, rate, finite)
+
+    def gradients(self, batches: Sequence[Batch], progress: float) -> tuple[Tensor, int]:
+        """Leave the summed gradients of the batches on the weights: (nll, how many tokens).
+
+        What does not fit into memory is cut and tried again, as often as there are rows to cut.
+        """
+        if not self.network.training:
+            self.network.train()
+        carry = self.carry
+        while True:
+            self._rows = self._size = 0  # of the piece that is being tried
+            try:
+                return self._gradients(batches, progress)
+            except (RuntimeError, MemoryError) as error:
+                if not out_of_memory(error) or not self._size:
+                    raise
+                message = str(error).splitlines()[0]
+            # Here the error is gone, and with it the frames that held on to the memory.
+            self.optimizer.zero_grad(set_to_none=True)
+            self.carry = carry
+            if self.device.type == "cuda":
+                torch.cuda.empty_cache()
+            if self._rows == 1:
+                raise TrainingError(
+                    f"out of memory with one example of {self._size} tokens, at step "
+                    f"{self.at.step + 1}: lower data.max_len, or take a smaller network ({message})"
+                )
+            self.room = self._size
+
+    def _gradients(self, batches: Sequence[Batch], progress: float) -> tuple[Tensor, int]:
+        seed_all((self.task.config.seed * 1_000_003 + self.at.step) % 2**63, self.device)
+        nll, count = torch.zeros((), device=self.device), 0
+        for batch in batches:
+            pieces = self._pieces(batch)
+            before = random_state(self.device) if len(pieces) > 1 else None
+            carried, carries = self.carry, []
+            for piece in pieces:
+                self._rows, self._size = piece.last - piece.first, size_of(batch, piece)
+                rows = torch.arange(piece.first, piece.last)
+                some = batch if len(pieces) == 1 else batch_rows(batch, rows)
+                carry = carried
+                if before is not None:
+                    set_random_state(before, self.device)
+                    carry = None if carried is None else select(carried, rows.to(self.device))
+                with part_of(piece if len(pieces) > 1 else None):
+                    with autocast(self.device, self.dtype):
+                        loss, carry = self.task.loss(
+                            self.network, some.to(self.device), carry, progress
+                        )
+                    self.scaler.scale(loss.sum).backward()  # type: ignore[no-untyped-call]
+                carries.append(carry)
+                nll += loss.nll.detach()
+                count += loss.count
+            self.carry = joined(carries)
+        return nll, count
+
+    def _pieces(self, batch: Batch) -> list[Part]:
+        """The batch whole, or cut so that no piece is as large as what did not fit."""
+        rows, cuts = batch.target.values.size(0), 1
+        words = 0 if batch.words is None else int(batch.words.max()) + 1
+        if self.room is not None:
+            while cuts < rows and size_of(batch, Part(0, -(-rows // cuts), rows)) >= self.room:
+                cuts *= 2
+        length = -(-rows // min(cuts, rows))
+        return [Part(i, min(i + length, rows), rows, words) for i in range(0, rows, length)]
+
+    # --- evaluation -------------------------------------------------------------------------------
+
+    def evaluate(
+        self, corpus: Corpus, pairs: Sequence[Pair], quick: bool, stop: Stop | None = None
+    ) -> dict[str, float]:
+        """The metrics of the weights that would predict: the moving average's, if there is one."""
+        self.network.eval()
+        if self.average is not None:
+            self.average.swap(self.network)
+        try:
+            with (stop or Stop()).interruptible():
+                return self.task.evaluate(self.network, corpus, pairs, quick)
+        finally:
+            if self.average is not None:
+                self.average.swap(self.network)
+
+    def predicting(self) -> dict[str, Tensor]:
+        """The weights that would predict."""
+        weights = disk.weights_of(self.network)
+        if self.average is None:
+            return weights
+        return dict(zip(weights, self.average.weights, strict=True))
+
+    def note(self, scores: dict[str, float]) -> bool:
+        """Remember an evaluation; whether it is the best so far."""
+        at, value = self.at, scores[self.task.metric]
+        value = value if self.task.higher_is_better else -value
+        at.ranked = sorted([*at.ranked, (value, at.step)], reverse=True)
+        standing = (value, -scores["loss"])  # where the metric is the same, the loss decides
+        if standing > at.best:
+            at.best, at.since_best = standing, 0
+            return True
+        at.since_best += 1
+        if self.config.schedule == "plateau":
+            at.plateau *= 0.5
+        return False
+
+    # --- disk -------------------------------------------------------------------------------------
+
+    def save(self, due: bool) -> Path:
+        """Write a checkpoint from which `restore` goes on as if nothing had happened.
+
+        What is `due` is a function of the step. Only such checkpoints are averaged and gone back
+        to: one that a signal or the clock has caused leaves no trace in the weights.
+        """
+        at, most = self.at, max(self.config.keep, self.config.average_checkpoints)
+        if due:
+            at.saved = [*(step for step in at.saved if step < at.step), at.step][-most:]
+        state = asdict(at) | {"scaler": self.scaler.state_dict()}
+        state["config"] = self.task.config.model_dump(mode="json", exclude_none=True)
+        with to_disk(self.folder):
+            folder = self.folder / "checkpoints"
+            path = disk.save_checkpoint(folder, at.step, self.tensors(), state)
+        disk.remove_checkpoints(folder, [path, *map(self._checkpoint, self._kept())])
+        return path
+
+    def tensors(self) -> dict[str, dict[str, Tensor]]:
+        """The tensors of a checkpoint, by file."""
+        tensors = {f"carry.{i}": tensor for i, tensor in enumerate(leaves(self.carry))}
+        for i, slots in self.optimizer.state_dict()["state"].items():
+            tensors |= {f"optimizer.{i}.{name}": tensor for name, tensor in slots.items()}
+        files = {"model": self.predicting(), "training": tensors}
+        if self.average is not None:
+            files["raw"] = disk.weights_of(self.network)
+        return files
+
+    def _kept(self) -> list[int]:
+        train, at = self.config, self.at
+        if train.average_of == "last" or train.average_checkpoints == 1:
+            return at.saved
+        return at.saved + [step for _, step in at.ranked[: train.average_checkpoints]]
+
+    def averaged(self) -> list[Path]:
+        """The checkpoints whose mean is the result of the run."""
+        many, folder = self.config.average_checkpoints, self.folder / "checkpoints"
+        steps = self.at.saved[-many:]
+        if self.config.average_of == "best":
+            there = set(disk.checkpoints(folder))
+            ranked = [step for _, step in self.at.ranked if self._checkpoint(step) in there]
+            steps = ranked[:many] or steps
+        return [self._checkpoint(step) for step in sorted(steps)]
+
+    def _checkpoint(self, step: int) -> Path:
+        return self.folder / "checkpoints" / f"step-{step:08d}"
+
+    def go_back(self) -> int | None:
+        """Stand at the last good checkpoint with a lower rate; its step, or None at the limit."""
+        then = self.at
+        slow = then.slow * SLOWER
+        if slow < SLOWER**TIMES:
+            return None
+        sound = [path for path in map(self._checkpoint, then.saved) if disk.defect(path) is None]
+        if sound:
+            self.restore(sound[-1])
+        else:
+            disk.copy_weights(disk.weights_of(self.task.build()), self.network, self.folder)
+            self.begin()
+        at = self.at
+        disk.remove_checkpoints(self.folder / "checkpoints", sound)  # what is later is no more
+        at.slow, at.skipped, at.seconds = slow, then.skipped, then.seconds
+        at.best = max(at.best, then.best)  # model.safetensors still holds it
+        return at.step
+
+    def restore(self, path: Path) -> None:
+        """Stand where a checkpoint stood."""
+        state = disk.read_json(path / "state.json")
+        self.begin()
+        raw = path / "raw.safetensors"
+        disk.load_weights(raw if self.average else path / "model.safetensors", self.network)
+        try:
+            if self.average is not None:
+                stored = disk.read_tensors(path / "model.safetensors")
+                self.average.weights = [
+                    stored[name].to(self.device).clone().view_as(parameter)
+                    for name, parameter in self.network.named_parameters()
+                ]
+            self.scaler.load_state_dict(dict(state["scaler"]))
+            self.at = POSITION.validate_python(state)
+            self._restore_tensors(disk.read_tensors(path / "training.safetensors"))
+        except (KeyError, ValueError, TypeError, RuntimeError, AttributeError) as error:
+            shown = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
+            raise CheckpointError(f"{path}: does not fit this run: {shown}") from None
+
+    def _restore_tensors(self, tensors: dict[str, Tensor]) -> None:
+        slots: dict[int, dict[str, Tensor]] = {}
+        carried: dict[int, Tensor] = {}
+        order = [p for group in self.optimizer.param_groups for p in group["params"]]
+        for key, tensor in tensors.items():
+            kind, number, *name = key.split(".")
+            if kind == "carry":
+                carried[int(number)] = tensor.to(self.device).clone()
+            elif kind != "optimizer" or not 0 <= int(number) < len(order) or len(name) != 1:
+                raise ValueError(f"a tensor '{key}'")
+            elif tensor.dim() and tensor.shape != order[int(number)].shape:
+                raise ValueError(f"'{key}' is {tuple(tensor.shape)}")
+            else:
+                slots.setdefault(int(number), {})[name[0]] = tensor.clone()
+        expected = self.optimizer.state_dict()
+        names = {"exp_avg", "exp_avg_sq", "step"} if self.config.optimizer == "adamw" else set()
+        if any(names - found.keys() for found in slots.values()):
+            raise ValueError("a part of the optimiser's state is missing")
+        self.optimizer.load_state_dict({"state": slots, "param_groups": expected["param_groups"]})
+        if carried:
+            form = self.task.carry(self.network, carried[0].size(0))
+            parts = [carried[i] for i in range(len(carried))]
+            if [part.shape for part in parts] != [part.shape for part in leaves(form)]:
+                raise ValueError("the carried state is that of another network")
+            self.carry = with_leaves(form, parts)
+
+
+@contextmanager
+def to_disk(folder: Path) -> Iterator[None]:
+    """A disk that is full or fails ends training, with a line that says what is left."""
+    try:
+        yield
+    except OSError as error:
+        path, _ = disk.latest_checkpoint(folder / "checkpoints")
+        left = f"{path.name} is sound" if path else "there is no checkpoint yet"
+        raise TrainingError(
+            f"{folder}: cannot be written: {error.strerror or error}; training has stopped, "
+            f"{left}; make room, then: saccade resume {folder}"
+        ) from None
+
+
+# --- parts of batches -----------------------------------------------------------------------------
+
+
+def size_of(batch: Batch, part: Part) -> int:
+    """How many positions some rows of a batch have, padding included."""
+    width = batch.target.values.size(1)
+    width += 0 if batch.source is None else batch.source.values.size(1)
+    return width * (part.last - part.first)
+
+
+def batch_rows(batch: Batch, rows: Tensor) -> Batch:
+    """Some rows of a batch, as wide as the whole."""
+
+    def some(padded: Padded) -> Padded:
+        return Padded(padded.values[rows], padded.lengths[rows])
+
+    return replace(
+        batch,
+        source=None if batch.source is None else some(batch.source),
+        target=some(batch.target),
+        words=None if batch.words is None else batch.words[rows],
+    )
+
+
+def joined(carries: list[Any]) -> Any:
+    """What the pieces of a batch carry, as one."""
+    if len(carries) == 1 or carries[0] is None:
+        return carries[0]
+    columns = zip(*map(leaves, carries), strict=True)
+    return with_leaves(carries[0], [torch.cat(column) for column in columns])
+
+
+def random_state(device: torch.device) -> Tensor:
+    return torch.cuda.get_rng_state() if device.type == "cuda" else torch.get_rng_state()
+
+
+def set_random_state(state: Tensor, device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(state)
+    else:
+        torch.set_rng_state(state)

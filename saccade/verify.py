@@ -1,0 +1,255 @@
+"""The laws, tried on a user's own run: its network, its vocabularies, its data.
+
+Each law says that two ways to the same thing give the same thing. It is measured by the largest
+difference, and holds below a limit that is far above the rounding of single precision and far below
+what any mistake makes. All is done on the CPU, in single precision.
+"""
+
+import copy
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from saccade.config import Config
+from saccade.data.batches import Batch, collate, load_examples
+from saccade.data.lines import Example
+from saccade.decoding.search import beam_search, greedy
+from saccade.decoding.steps import stepper
+from saccade.models.build import Generator, Network
+from saccade.nn.dropout import Part, part_of
+from saccade.nn.padded import Padded
+from saccade.tasks.generate import SILENT, shifted
+from saccade.tasks.prepare import in_memory, load_task, reopen
+from saccade.tasks.task import Pair, Task
+from saccade.text.vocab import BOS, EOS
+from saccade.training import checkpoint as disk
+from saccade.training import loop
+from saccade.training.run import load
+from saccade.training.stop import Stop
+from saccade.training.trainer import Trainer, batch_rows
+
+EXAMPLES = 16  # of the dev set
+COLUMNS = 64  # of a target that is decoded step by step
+STEPS = 6  # of the replay
+CLOSE = 1e-4  # a difference of log-probabilities, or of gradients next to the largest
+TEXT = "the task gives labels, and writes no text"
+
+
+@dataclass(frozen=True)
+class Law:
+    """One law, and what became of it."""
+
+    name: str
+    passed: bool | None  # None: it does not apply
+    difference: float | None = None
+    limit: float | None = None
+    note: str = ""
+
+    def record(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def __str__(self) -> str:
+        result = {True: "pass", False: "FAIL", None: "-"}[self.passed]
+        shown = "" if self.difference is None else f"{self.difference:.1e}"
+        limit = "" if self.limit is None else f"(limit {self.limit:g})"
+        return f"{result:5}{self.name:36}{' '.join(filter(None, [shown, limit, self.note]))}"
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What the laws are tried on."""
+
+    folder: Path
+    config: Config
+    task: Task
+    network: Network
+    pairs: list[Pair]
+    batch: Batch
+
+
+def verify(folder: Path) -> Iterator[Law]:
+    """Every law, as soon as it is tried."""
+    run = load(folder, "cpu")
+    if not (folder / "data" / "dev.jsonl").exists():
+        yield from (Law(name, None, note="the run's data/ is gone") for name in LAWS)
+        return
+    pairs = sorted(load_examples(folder / "data" / "dev.jsonl"), key=lambda pair: len(pair[0][0]))
+    pairs = [pair for pair in pairs if pair[0] and all(part.strip() for part in pair[0])]
+    pairs = pairs[:: max(1, len(pairs) // EXAMPLES)][:EXAMPLES]  # short ones and long ones
+    rows = [Example(source, target) for source, target in pairs]
+    batch = collate(in_memory(run.task, rows), np.arange(len(rows)))
+    sample = Sample(folder, run.config, run.task, run.network, pairs, batch)
+    for name, law in LAWS.items():
+        yield replace(law(sample), name=name)
+
+
+def cached_is_uncached(sample: Sample) -> Law:
+    """Step by step, with what a decoder keeps, gives the log-probabilities of all at once."""
+    network = sample.network
+    if not isinstance(network, Generator):
+        return Law("", None, note=TEXT)
+    target = sample.batch.target
+    cut = Padded(target.values[:, :COLUMNS], target.lengths.clamp(max=COLUMNS))
+    tokens, said = shifted(cut)
+    with torch.inference_mode():
+        memory = network.encode(sample.batch.source)
+        whole, _ = network.decoder(tokens, network.decoder.start(memory, tokens.size(0)))
+        state, columns = network.decoder.start(memory, tokens.size(0)), []
+        for t in range(tokens.size(1)):
+            logits, state = network.decoder(tokens[:, t : t + 1], state)
+            columns.append(logits)
+    both = [said.real(logits.log_softmax(-1)) for logits in (whole, torch.cat(columns, 1))]
+    return measured(both[0], both[1], CLOSE)
+
+
+def batch_is_single(sample: Sample) -> Law:
+    """An example has the same score beside others as alone; a token's, on the average."""
+    together = sample.task.score(sample.network, sample.pairs)
+    alone = [sample.task.score(sample.network, [pair])[0] for pair in sample.pairs]
+    scores = [
+        torch.tensor([log_p / max(count, 1) for log_p, count in found])
+        for found in (together, alone)
+    ]
+    return measured(scores[0], scores[1], CLOSE)
+
+
+def padding_is_invisible(sample: Sample) -> Law:
+    """Columns of padding behind a batch change no loss."""
+    batch, task = sample.batch, sample.task
+    wide = replace(
+        batch,
+        source=None if batch.source is None else widened(batch.source),
+        target=widened(batch.target) if isinstance(sample.network, Generator) else batch.target,
+        words=None if batch.words is None else F.pad(batch.words, (0, 7), value=-1),
+    )
+    with torch.inference_mode():
+        losses = [task.loss(sample.network, some, None, 1.0)[0] for some in (batch, wide)]
+    means = [(loss.nll / max(loss.count, 1)).reshape(1) for loss in losses]
+    return measured(means[0], means[1], CLOSE)
+
+
+def widened(padded: Padded) -> Padded:
+    return Padded(F.pad(padded.values, (0, 7)), padded.lengths)
+
+
+def beam_of_one_is_greedy(sample: Sample) -> Law:
+    """Both searches say the same, with the same score."""
+    network, config = sample.network, sample.config
+    if not isinstance(network, Generator):
+        return Law("", None, note=TEXT)
+    rows = sample.batch.target.values.size(0)
+    step = stepper(network.decoder, SILENT)
+    with torch.inference_mode():
+        state = network.decoder.start(network.encode(sample.batch.source), rows)
+    first = torch.full((rows,), BOS if network.encoder is not None else EOS)
+    limits = [min(COLUMNS, config.decode.max_len)] * rows
+    one = greedy(step, state, first, end=EOS, limits=limits)
+    other = beam_search(step, state, first, end=EOS, width=1, limits=limits)
+    differ = sum(a.tokens != b[0].tokens for a, b in zip(one, other, strict=True))
+    law = measured(
+        torch.tensor([a.score for a in one]), torch.tensor([b[0].score for b in other]), 1e-3
+    )
+    note = f"{differ} of {rows} outputs differ" if differ else ""
+    return replace(law, passed=law.passed and not differ, note=note)
+
+
+def accumulation_is_a_big_batch(sample: Sample) -> Law:
+    """The gradients of two unequal parts, added, are the gradient of the whole."""
+    rows = sample.batch.target.values.size(0)
+    cut = max(1, rows // 3)
+    if rows < 2:
+        return Law("", None, note="one example cannot be cut")
+    whole = gradient(sample, [torch.arange(rows)])
+    parts = gradient(sample, [torch.arange(cut), torch.arange(cut, rows)])
+    largest = max(float(whole.abs().max()), 1e-12)
+    return measured(whole / largest, parts / largest, CLOSE)
+
+
+def gradient(sample: Sample, parts: list[Tensor]) -> Tensor:
+    """The summed gradient over the count, as one vector; without dropout."""
+    sample.network.zero_grad(set_to_none=True)
+    words = 0 if sample.batch.words is None else int(sample.batch.words.max()) + 1
+    count = 0
+    for rows in parts:
+        part = Part(int(rows[0]), int(rows[-1]) + 1, sample.batch.target.values.size(0), words)
+        with part_of(part):
+            loss, _ = sample.task.loss(sample.network, batch_rows(sample.batch, rows), None, 1.0)
+        loss.sum.backward()  # type: ignore[no-untyped-call]
+        count += loss.count
+    found = [torch.zeros_like(p) if p.grad is None else p.grad for p in sample.network.parameters()]
+    sample.network.zero_grad(set_to_none=True)
+    return torch.cat([g.flatten() for g in found]) / max(count, 1)
+
+
+def resuming_is_never_having_stopped(sample: Sample) -> Law:
+    """A short replay, straight through, and stopped half-way: the same to the last bit."""
+    train = sample.config.train.model_copy(
+        update={
+            "steps": STEPS,
+            "epochs": None,
+            "minutes": None,
+            "patience": None,
+            "evaluate_every": 2,
+            "save_every": None,
+            "average_checkpoints": 1,
+            "keep": 2,
+            "device": "cpu",
+            "precision": "fp32",
+        }
+    )
+    config = sample.config.model_copy(update={"train": train})
+    task = load_task(config, sample.folder)
+    ready = reopen(config, sample.folder)
+    few = sample.pairs[:2]
+    dev = in_memory(task, [Example(source, target) for source, target in few])
+
+    def replay(folder: Path, last: int) -> None:
+        folder.mkdir(exist_ok=True)
+        trainer, stop = Trainer(task, copy.deepcopy(sample.network), folder), Stop()
+        path, _ = disk.latest_checkpoint(folder / "checkpoints")
+        if path is not None:
+            trainer.restore(path)
+        for event in loop.train(trainer, ready.train, dev, few, stop):
+            stop.asked |= getattr(event, "step", 0) >= last
+
+    with tempfile.TemporaryDirectory(prefix="saccade-verify-") as name:
+        straight, halted = Path(name) / "straight", Path(name) / "halted"
+        replay(straight, STEPS + 1)
+        replay(halted, STEPS // 2)
+        replay(halted, STEPS + 1)
+        ends = [disk.checkpoints(folder / "checkpoints")[-1] for folder in (straight, halted)]
+        found = [
+            {f"{file} {key}": tensor.clone() for file in ("model", "training")
+             for key, tensor in disk.read_tensors(end / f"{file}.safetensors").items()}
+            for end in ends
+        ]  # fmt: skip
+    if ends[0].name != ends[1].name or found[0].keys() != found[1].keys():
+        return Law("", False, note=f"one ended at {ends[0].name}, the other at {ends[1].name}")
+    both = [torch.cat([t.flatten().double() for t in tensors.values()]) for tensors in found]
+    return replace(measured(both[0], both[1], 0.0), note=f"{STEPS} steps, stopped after 2 or 3")
+
+
+def measured(one: Tensor, other: Tensor, limit: float) -> Law:
+    """The law that two tensors are the same, within a limit."""
+    if one.shape != other.shape:
+        return Law("", False, note=f"{tuple(one.shape)} is not {tuple(other.shape)}")
+    same = (one == other) | (one.isnan() & other.isnan())
+    difference = float((one - other).abs().masked_fill(same, 0.0).max()) if one.numel() else 0.0
+    return Law("", difference <= limit, difference, limit)
+
+
+LAWS: dict[str, Callable[[Sample], Law]] = {
+    "cached = uncached": cached_is_uncached,
+    "batch = single": batch_is_single,
+    "padding is invisible": padding_is_invisible,
+    "beam of 1 = greedy": beam_of_one_is_greedy,
+    "accumulation = a big batch": accumulation_is_a_big_batch,
+    "stop and resume = straight through": resuming_is_never_having_stopped,
+}

@@ -1,0 +1,200 @@
+"""Numbers that are none, and memory that is not there: neither reaches the weights."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from saccade.config import parse
+from saccade.data.batches import collate
+from saccade.errors import TrainingError
+from saccade.tasks.prepare import prepare
+from saccade.tasks.translate import Translate
+from saccade.training import checkpoint as disk
+from saccade.training import loop
+from saccade.training.events import Noticed, Skipped
+from saccade.training.run import resume, start
+from saccade.training.stop import Stop
+from saccade.training.trainer import Trainer
+from tests.faults.conftest import Small
+from tests.faults.processes import Server
+from tests.training.test_training import SMALL, new_folder, run_through, settings, until, weights
+
+
+def spoil(monkeypatch: pytest.MonkeyPatch, kind: str, when: Any) -> None:
+    """Make the loss of some steps not finite, or only its gradient."""
+    real = Trainer._gradients
+
+    def gradients(self: Trainer, *words: Any) -> Any:
+        nll, count = real(self, *words)
+        if when(self):
+            if kind == "loss":
+                nll = nll * torch.nan
+            else:
+                self.parameters[-1].grad = torch.full_like(self.parameters[-1], torch.inf)
+        return nll, count
+
+    monkeypatch.setattr(Trainer, "_gradients", gradients)
+
+
+@pytest.mark.parametrize("kind", ["loss", "gradient"])
+@pytest.mark.parametrize("name", ["lstm", "language model"])
+def test_a_step_that_is_not_finite_never_reaches_the_weights(
+    kind: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = settings(name, tmp_path)
+    spoil(monkeypatch, kind, lambda trainer: trainer.at.step in (4, 7, 8))
+    events = run_through(config, tmp_path / "run")
+    assert [(e.step, e.total) for e in events if isinstance(e, Skipped)] == [(5, 1), (8, 2), (9, 3)]
+    for path in disk.checkpoints(tmp_path / "run" / "checkpoints"):
+        for file in path.glob("*.safetensors"):
+            assert all(t.isfinite().all() for t in disk.read_tensors(file).values())
+    ready, before = prepare(config, tmp_path / "run"), None
+    trainer = Trainer(ready.task, ready.task.build(), tmp_path)
+    trainer.at.step = 4
+    before = {name: weight.clone() for name, weight in disk.weights_of(trainer.network).items()}
+    trainer.step(loop.Loader(ready.task, ready.train).take(0, 0, 1), 0.5)
+    assert all(torch.equal(before[n], w) for n, w in disk.weights_of(trainer.network).items())
+    assert trainer.at.bad == 1
+
+
+def test_after_many_the_run_goes_back_with_a_lower_rate_and_resuming_does_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The steps from 7 on fail at the full rate, and not at a lower one."""
+    config = settings("lstm", tmp_path)
+    spoil(monkeypatch, "loss", lambda trainer: trainer.at.step >= 7 and trainer.at.slow == 1.0)
+    events = run_through(config, tmp_path / "straight")
+    said = [e.text for e in events if isinstance(e, Noticed)]
+    assert len(said) == 1
+    assert "back to step 6, at 0.5 of the rate" in said[0]
+    assert "batch " in said[0]
+    assert events[-1].step == 12
+    for halt in (8, 10, 13):
+        folder = tmp_path / f"halted-{halt}"
+        new_folder(config, folder)
+        count = 0
+
+        def wait(stop: Stop, folder: Path = folder, halt: int = halt) -> Any:
+            nonlocal count
+            for event in start(config, folder, stop):
+                count += isinstance(event, loop.StepDone)
+                stop.asked |= count >= halt
+                yield event
+
+        list(until(None, wait))
+        list(resume(folder))
+        one, other = weights(tmp_path / "straight"), weights(folder)
+        assert all(torch.equal(one[name], other[name]) for name in one), halt
+
+
+def test_before_any_checkpoint_the_run_begins_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spoil(monkeypatch, "loss", lambda trainer: trainer.at.slow == 1.0)
+    events = run_through(settings("tagger", tmp_path), tmp_path / "run")
+    assert any("back to step 0" in e.text for e in events if isinstance(e, Noticed))
+    assert events[-1].step == 12
+
+
+def test_in_the_end_it_stops_and_names_the_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = settings("lstm", tmp_path)
+    real = Translate.loss
+
+    def loss(self: Any, network: Any, batch: Any, carry: Any, progress: float) -> Any:
+        found, carry = real(self, network, batch, carry, progress)
+        four = (batch.source.lengths == 5).any()  # words of four letters, and an end mark
+        bad = torch.nan if bool(four) else 1.0
+        return type(found)(found.sum * bad, found.nll * bad, found.count), carry
+
+    monkeypatch.setattr(Translate, "loss", loss)
+    monkeypatch.setattr(loop, "BAD_STEPS", 1)
+    with pytest.raises(TrainingError) as caught:
+        run_through(config, tmp_path / "run")
+    said = str(caught.value)
+    assert "not finite" in said
+    assert "lower train.rate" in said
+    assert "epoch 0, " in said
+    lines = (tmp_path / "translate.txt").read_text().splitlines()
+    named = [word.split(":")[1].rstrip(",;") for word in said.split() if "translate.txt:" in word]
+    assert 1 <= len(named) <= 5
+    assert any(len(lines[int(number) - 1].split("\t")[0]) == 4 for number in named)
+
+
+# --- memory ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("rows", [1, 3])
+def test_a_batch_that_does_not_fit_is_cut_with_the_same_result(
+    name: str, rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dropout, dropped words, carried states and all: within 1e-6 of the whole batch."""
+    more = {"word_dropout": 0.2, "rate": 0.1, "warmup": 1, "accumulate": 2, "optimizer": "sgd"}
+    raw = settings(name, tmp_path, **more).model_dump(exclude_none=True)
+    raw["task"] |= {"context": 16} if raw["task"]["kind"] == "model" else {}
+    ready = prepare(parse(raw, "x"), tmp_path)
+    real = type(ready.task).loss
+    most = 10**9
+
+    def loss(self: Any, network: Any, batch: Any, *words: Any) -> Any:
+        if batch.target.values.size(0) > most:
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried ...")
+        return real(self, network, batch, *words)
+
+    monkeypatch.setattr(type(ready.task), "loss", loss)
+    found = []
+    for most in (10**9, rows):
+        trainer = Trainer(ready.task, ready.task.build(), tmp_path)
+        loader = loop.Loader(ready.task, ready.train)
+        for i in range(0, 4, 2):
+            if i < len(loader.epoch(0)):
+                done = trainer.step(loader.take(0, i, 2), 0.5)
+        found.append((disk.weights_of(trainer.network), float(done.nll), done.count))
+        assert (trainer.room is None) == (most > 1000)
+    (one, nll, count), (other, nll_cut, count_cut) = found
+    assert count == count_cut
+    assert nll == pytest.approx(nll_cut, rel=1e-5)
+    for weight, value in one.items():
+        assert torch.allclose(value, other[weight], rtol=0, atol=2e-6), weight
+
+
+def test_one_example_that_does_not_fit_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = settings("lstm", tmp_path)
+    ready = prepare(config, tmp_path)
+
+    def loss(*words: Any) -> Any:
+        raise MemoryError("no memory")
+
+    monkeypatch.setattr(type(ready.task), "loss", loss)
+    trainer = Trainer(ready.task, ready.task.build(), tmp_path)
+    with pytest.raises(TrainingError, match="out of memory with one example"):
+        trainer.step([collate(ready.train, np.arange(8))], 0.5)
+
+
+@pytest.mark.faults
+def test_training_goes_on_where_memory_really_ends(small: Small, server: Server) -> None:
+    """A process with few bytes, and batches of many: the allocator itself fails."""
+    folder = small.folder
+    config = settings("transformer", folder, steps=6, batch_tokens=20_000, accumulate=1)
+    large = {"dim": 256, "ff_dim": 1024, "num_heads": 4, "num_layers": 2}
+    raw = config.model_dump(exclude_none=True)
+    raw["encoder"] |= large
+    raw["decoder"] |= large
+    raw["train"] |= {"preflight": "off", "evaluate_every": 100}
+    from saccade.config import write_toml
+
+    (folder / "large.toml").write_text(write_toml(parse(raw, "x")))
+    run = small.new()
+    done = server.run("train", folder / "large.toml", "--out", run, memory=30 << 20)
+    assert done.code == 0, done.said
+    assert "out of memory; batches like it are now cut" in done.said
+    events = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert events[-1]["step"] == 6

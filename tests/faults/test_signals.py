@@ -1,0 +1,122 @@
+"""SIGTERM and Ctrl-C, in every phase of a run: exit 75 in time, and nothing is lost."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.faults.conftest import Small
+from tests.faults.processes import Server, result_of
+
+STEPS = 17
+DECODER = "saccade.models.decoders:RecurrentDecoder.hidden"
+PHASES: dict[str, list[tuple[str, int]]] = {
+    "preparing": [
+        ("saccade.tasks.choose.survey", 1),
+        ("saccade.tasks.prepare.task_class", 1),
+        ("saccade.text.tokenizers:Tokenizer.encode", 1),
+        ("saccade.text.tokenizers:Tokenizer.encode", 9),
+        ("saccade.tasks.prepare.save_examples", 1),
+        ("saccade.training.run.read_settings", 1),
+    ],
+    "training": [("saccade.training.trainer:Trainer.step", n) for n in (1, 4, 7, 10, 14, 17)],
+    "evaluating": [
+        ("saccade.tasks.translate:Translate.evaluate", 1),
+        ("saccade.tasks.translate:Translate.evaluate", 2),
+        ("saccade.tasks.translate:Translate.evaluate", 3),
+        ("saccade.tasks.translate:Translate.evaluate", 4),  # the last, of all dev examples
+        (DECODER, 1),
+        ("saccade.training.trainer:Trainer.note", 2),
+    ],
+    "decoding": [(DECODER, n) for n in (3, 5, 20, 30, 45, 60)],
+    "saving": [("save", n) for n in (25, 40, 55, 70, 90, 110)],
+}
+CASES = [(phase, where, n) for phase, cases in PHASES.items() for where, n in cases]
+
+
+def stop_and_go_on(small: Small, server: Server, number: int, where: str, nth: int) -> None:
+    expected, _ = small.straight("lstm", 0, STEPS)
+    recipe, run = small.recipe("lstm", 0, STEPS), small.new()
+    done = server.run("train", recipe, "--out", run, signal=[number, where, nth])
+    assert done.code == 75, f"{done.code}: {done.said}"
+    assert done.seconds < 10
+    assert f"saccade resume {run}" in done.said
+    assert "Traceback" not in done.said
+    assert len(done.said.splitlines()) < 20
+    again = server.run("resume", run)
+    assert again.code == 0, again.said
+    assert result_of(run) == expected
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_signal_in_any_phase_saves_and_exits_with_75(
+    phase: str, small: Small, server: Server
+) -> None:
+    where, nth = PHASES[phase][1]
+    stop_and_go_on(small, server, signal.SIGTERM, where, nth)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize(("phase", "where", "nth"), CASES)
+def test_thirty_of_thirty_signals_save_and_exit_with_75(
+    phase: str, where: str, nth: int, small: Small, server: Server
+) -> None:
+    stop_and_go_on(small, server, signal.SIGTERM, where, nth)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("phase", PHASES)
+def test_ctrl_c_does_the_same(phase: str, small: Small, server: Server) -> None:
+    where, nth = PHASES[phase][2]
+    stop_and_go_on(small, server, signal.SIGINT, where, nth)
+
+
+@pytest.mark.faults
+def test_a_process_that_cannot_answer_ends_in_time(small: Small, server: Server) -> None:
+    expected, _ = small.straight("lstm", 0, STEPS)
+    run = small.new()
+    done = server.run("train", small.recipe("lstm", 0, STEPS), "--out", run, slow=60.0)
+    assert done.code == 75
+    assert done.seconds < 12  # 10 seconds after the signal
+    assert f"saccade resume {run}" in done.said
+    assert small.finish(small.recipe("lstm", 0, STEPS), run) == expected
+
+
+def test_a_second_ctrl_c_ends_the_process_at_once(tmp_path: Path) -> None:
+    import subprocess
+    import sys
+
+    code = (
+        "import os, signal, time\n"
+        "from saccade.training.stop import Stop\n"
+        "with Stop() as stop:\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    assert stop()\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"  # a second SIGTERM is the same request
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    time.sleep(60)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, timeout=30, check=False
+    )
+    assert done.returncode == 130
+
+
+def test_a_second_process_is_refused_and_a_dead_one_is_not_in_the_way(tmp_path: Path) -> None:
+    from saccade.errors import CheckpointError
+    from saccade.training.folder import locked
+    from saccade.training.run import resume, start
+    from tests.training.test_training import new_folder, settings
+
+    config = settings("lstm", tmp_path)
+    folder = new_folder(config, tmp_path / "run")
+    events = start(config, folder)
+    next(events)
+    with pytest.raises(CheckpointError, match=f"another process \\({os.getpid()}\\)"):
+        next(resume(folder))
+    events.close()
+    with locked(folder):
+        pass
+    assert (folder / ".lock").exists()  # what a dead process leaves does not lock
+    list(resume(folder))

@@ -1,0 +1,66 @@
+"""The laws on a run: they hold, they say where they do not apply, and they can fail."""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from saccade import cli
+from saccade.models.decoders import RecurrentDecoder
+from saccade.verify import LAWS, verify
+from tests.training.test_training import SMALL, run_through, settings
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("verify")
+    for name in SMALL:
+        run_through(settings(name, folder), folder / name)
+    return folder
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_every_law_holds_on_every_kind_of_run(name: str, runs: Path) -> None:
+    found = list(verify(runs / name))
+    assert [law.name for law in found] == list(LAWS)
+    labels = name in ("tagger", "classifier")
+    assert [law.name for law in found if law.passed is None] == (
+        ["cached = uncached", "beam of 1 = greedy"] if labels else []
+    )
+    assert all(law.passed is not False for law in found), "\n".join(map(str, found))
+
+
+def call(monkeypatch: pytest.MonkeyPatch, *words: object) -> int:
+    monkeypatch.setattr(sys, "argv", ["saccade", *map(str, words)])
+    with pytest.raises(SystemExit) as left:
+        cli.main()
+    return int(left.value.code or 0)
+
+
+def test_a_broken_law_is_found_and_is_exit_1(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real = RecurrentDecoder.hidden
+
+    def forgetful(self: RecurrentDecoder, tokens: torch.Tensor, state: object) -> object:
+        hidden, after = real(self, tokens, state)
+        return hidden, state if tokens.size(1) == 1 else after  # a step leaves no trace
+
+    assert call(monkeypatch, "verify", runs / "language model", "--json") == 0
+    laws = json.loads(capsys.readouterr().out)
+    assert all(law["passed"] for law in laws)
+    monkeypatch.setattr(RecurrentDecoder, "hidden", forgetful)
+    assert call(monkeypatch, "verify", runs / "language model") == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("FAIL cached = uncached")
+
+
+def test_a_run_without_its_data_says_so(runs: Path, tmp_path: Path) -> None:
+    shutil.copytree(runs / "tagger", tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "data")
+    found = list(verify(tmp_path / "run"))
+    assert len(found) == len(LAWS)
+    assert {(law.passed, law.note) for law in found} == {(None, "the run's data/ is gone")}

@@ -1,0 +1,246 @@
+"""Stopping and going on: means, put-off evaluations, raised limits, workers, preflights."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import saccade
+from saccade.errors import CheckpointError, ConfigError, TrainingError
+from saccade.training import checkpoint as disk
+from saccade.training import loop, preflight
+from saccade.training.events import Changed, Evaluated, Finished, Noticed, Prepared
+from saccade.training.report import show
+from saccade.training.run import new_folder, put_off, read_config, resume, start
+from saccade.training.stop import Interrupted, Stop
+from tests.training.test_training import SMALL, corpus, run_through, settings, until, weights
+
+
+def same(one: Path, other: Path) -> bool:
+    first, second = weights(one), weights(other)
+    return first.keys() == second.keys() and all(
+        torch.equal(first[name], second[name]) for name in first
+    )
+
+
+@pytest.mark.parametrize("which", ["last", "best"])
+@pytest.mark.parametrize("halts", [[5], [4, 7], [1, 2, 10]])
+def test_checkpoints_that_a_signal_causes_leave_no_trace_in_a_mean(
+    which: str, halts: list[int], tmp_path: Path
+) -> None:
+    more = {"average_checkpoints": 3, "average_of": which, "average": 0.0, "keep": 1}
+    config = settings("lstm", tmp_path, **more)
+    run_through(config, tmp_path / "straight")
+    run_through(config, tmp_path / "halted", stop_after=halts[0])
+    for halt in [*halts[1:], None]:
+        list(until(halt, lambda stop: resume(tmp_path / "halted", stop)))
+    assert same(tmp_path / "straight", tmp_path / "halted")
+
+
+class StopInEvaluation(Stop):
+    """Asked for while the nth evaluation is under way."""
+
+    def __init__(self, nth: int):
+        super().__init__()
+        self.nth, self.times = nth, 0
+
+    def interruptible(self) -> Any:
+        self.times += 1
+        self.asked |= self.times == self.nth
+        return super().interruptible()
+
+
+@pytest.mark.parametrize("nth", [3, 4, 5, 6])
+def test_an_evaluation_that_was_cut_off_is_done_first(nth: int, tmp_path: Path) -> None:
+    """1 is preparing, 2 the preflight, 3 to 5 the evaluations, 6 the last one of all."""
+    config = settings("tagger", tmp_path, schedule="plateau")
+    straight = run_through(config, tmp_path / "straight")
+    folder = new_folder(config, tmp_path / "run")
+    events = list(start(config, folder, StopInEvaluation(nth)))
+    assert events[-1].reason == "stopped"
+    found = [e for e in [*events, *resume(folder)] if isinstance(e, Evaluated)]
+    assert same(tmp_path / "straight", folder)
+    expected = [e for e in straight if isinstance(e, Evaluated)]
+    assert [(e.step, e.scores, e.best) for e in found] == [
+        (e.step, e.scores, e.best) for e in expected
+    ]
+
+
+def test_a_run_that_was_stopped_while_preparing_is_prepared_again(tmp_path: Path) -> None:
+    config = settings("lstm", tmp_path)
+    run_through(config, tmp_path / "straight")
+    folder = new_folder(config, tmp_path / "run")
+    stop = Stop()
+    stop.asked = True
+    assert [e.reason for e in start(config, folder, stop) if isinstance(e, Finished)] == ["stopped"]
+    with pytest.raises(CheckpointError, match=f"saccade resume {folder}"):
+        saccade.load(folder)
+    list(resume(folder))
+    assert same(tmp_path / "straight", folder)
+
+
+def test_a_run_of_which_only_the_settings_are_known_is_completed(tmp_path: Path) -> None:
+    raw = SMALL["lstm"] | {"data": {"train": [str(corpus(tmp_path, "translate"))]}}
+    raw |= {"task": {"kind": "translate"}, "train": {"steps": 3}}
+    folder = put_off(raw, tmp_path / "run")
+    list(resume(folder))
+    assert read_config(folder).train.steps == 3
+    assert saccade.load(folder).predict(["ab"])
+
+
+# --- changes --------------------------------------------------------------------------------------
+
+
+def test_a_raised_limit_is_said_and_written_down(tmp_path: Path) -> None:
+    constant = {"schedule": "constant", "warmup": 1}
+    run_through(settings("lstm", tmp_path, **constant), tmp_path / "run")
+    longer = settings("lstm", tmp_path, steps=20, **constant)
+    run_through(longer, tmp_path / "straight")
+    folder = tmp_path / "run"
+    found = list(show(resume(folder, settings={"train.steps": 20}), folder, quiet=True))
+    assert [e for e in found if isinstance(e, Changed)] == [Changed("train.steps", 12, 20)]
+    assert found[-1].step == 20
+    assert read_config(folder).train.steps == 20
+    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert {"event": "Changed", "key": "train.steps", "old": 12, "new": 20} in records
+    ends = [disk.checkpoints(tmp_path / name / "checkpoints")[-1] for name in ("run", "straight")]
+    one, other = (disk.read_tensors(end / "training.safetensors") for end in ends)
+    assert all(torch.equal(one[key], other[key]) for key in one)  # as if it had been 20 all along
+
+
+@pytest.mark.parametrize(
+    ("settings_", "words"),
+    [
+        ({"train.rate": 0.1}, "only limits can be raised"),
+        ({"seed": 3}, "only limits can be raised"),
+        ({"train.steps": 3}, "is below the 12"),
+        ({"train.epochs": 3}, "no such limit; it has train.steps = 12"),
+        ({"train.steps": "many"}, "train.steps"),
+    ],
+)
+def test_other_changes_are_refused(settings_: dict[str, Any], words: str, tmp_path: Path) -> None:
+    run_through(settings("lstm", tmp_path), tmp_path / "run", stop_after=3)
+    before = (tmp_path / "run" / "config.toml").read_text()
+    with pytest.raises(ConfigError, match=words):
+        list(resume(tmp_path / "run", settings=settings_))
+    assert (tmp_path / "run" / "config.toml").read_text() == before
+
+
+def test_an_edited_configuration_is_noticed(tmp_path: Path) -> None:
+    run_through(settings("lstm", tmp_path), tmp_path / "run", stop_after=3)
+    path = tmp_path / "run" / "config.toml"
+    whole = path.read_text()
+    path.write_text(whole.replace("steps = 12", "steps = 6"))
+    found = list(resume(tmp_path / "run"))
+    assert [e.key for e in found if isinstance(e, Changed)] == ["train.steps"]
+    path.write_text(whole.replace("seed = 1", "seed = 2"))
+    with pytest.raises(CheckpointError, match="seed was 1 when the run was stopped, and is 2 now"):
+        list(resume(tmp_path / "run"))
+
+
+# --- workers and preflights -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["transformer", "language model"])
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_workers_change_nothing(name: str, accumulate: int, tmp_path: Path) -> None:
+    for workers in (0, 1, 2):
+        config = settings(name, tmp_path, workers=workers, accumulate=accumulate)
+        run_through(config, tmp_path / str(workers))
+    assert same(tmp_path / "0", tmp_path / "1")
+    assert same(tmp_path / "0", tmp_path / "2")
+
+
+def test_workers_give_the_batches_of_every_epoch_in_order(tmp_path: Path) -> None:
+    from saccade.tasks.prepare import prepare
+
+    config = settings("transformer", tmp_path)
+    ready = prepare(config, tmp_path)
+    plain, ahead = (loop.Loader(ready.task, ready.train, workers) for workers in (0, 2))
+    for epoch in (0, 1, 5, 0):  # and back again
+        start = 2 if epoch == 5 else 0
+        while start < len(plain.epoch(epoch)):
+            some = [loader.take(epoch, start, 3) for loader in (plain, ahead)]
+            assert len(some[0]) == len(some[1])
+            for one, other in zip(*some, strict=True):
+                assert torch.equal(one.target.values, other.target.values)
+            start += 3
+    ahead.close()
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_a_preflight_leaves_no_trace(name: str, tmp_path: Path) -> None:
+    for wanted in ("off", "on"):
+        config = settings(name, tmp_path, preflight=wanted)
+        events = run_through(config, tmp_path / wanted)
+        said = [e.text for e in events if isinstance(e, Noticed)]
+        assert len(said) == (wanted == "on")
+    assert said[0].startswith("preflight: the largest batch took")
+    assert same(tmp_path / "off", tmp_path / "on")
+    assert not (tmp_path / "on" / "preflight").exists()
+
+
+def test_a_preflight_tells_that_the_disk_is_too_small(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from collections import namedtuple
+
+    usage = namedtuple("usage", "free")(100_000)
+    monkeypatch.setattr(preflight.shutil, "disk_usage", lambda path: usage)
+    with pytest.raises(
+        TrainingError, match=r"needs .* MB for 10 checkpoints, and the disk has 0.1"
+    ):
+        run_through(settings("lstm", tmp_path, preflight="on"), tmp_path / "run")
+
+
+def test_a_preflight_of_a_long_evaluation_ends_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import time
+
+    from saccade.tasks.translate import Translate
+
+    def endless(*words: Any) -> Any:
+        until = time.monotonic() + 20
+        while time.monotonic() < until:
+            pass
+
+    config = settings("lstm", tmp_path, preflight="on")
+    monkeypatch.setattr(preflight, "MOST", 1.0)
+    monkeypatch.setattr(Translate, "evaluate", endless)
+    began, said = time.monotonic(), ""
+    for event in start(config, new_folder(config, tmp_path / "run")):
+        if isinstance(event, Noticed):
+            said = event.text
+            break
+    assert "was not tried to its end" in said
+    assert time.monotonic() - began < 10
+
+
+def test_a_short_run_has_no_preflight_and_a_long_one_has(tmp_path: Path) -> None:
+    for steps, wanted in ((12, 0), (10**7, 1)):
+        config = settings("lstm", tmp_path, steps=steps)
+        events = run_through(config, tmp_path / str(steps), stop_after=2)
+        assert len([e for e in events if isinstance(e, Noticed)]) == wanted
+        assert any(isinstance(e, Prepared) for e in events)
+
+
+def test_stopping_in_the_midst_is_an_interrupt_only_where_it_may_be() -> None:
+    import os
+    import signal
+
+    def work(stop: Stop) -> None:
+        with stop.interruptible():
+            os.kill(os.getpid(), signal.SIGTERM)
+            raise AssertionError("not reached")
+
+    with Stop() as stop:
+        for _ in range(2):  # the second time because it was asked before
+            with pytest.raises(Interrupted):
+                work(stop)
+            assert stop()
+    with Stop() as stop:
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop()
