@@ -192,7 +192,7 @@ def test_training_goes_on_where_memory_really_ends(small: Small, server: Server)
 
     (folder / "large.toml").write_text(write_toml(parse(raw, "x")))
     run = small.new()
-    done = server.run("train", folder / "large.toml", "--out", run, memory=30 << 20)
+    done = server.run("train", folder / "large.toml", "--out", run, memory=120 << 20)
     assert done.code == 0, done.said
     assert "out of memory; batches like it are now cut" in done.said
     events = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
