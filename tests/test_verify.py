@@ -18,7 +18,7 @@ from tests.training.test_training import SMALL, run_through, settings
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("verify")
     for name in SMALL:
-        run_through(settings(name, folder), folder / name)
+        run_through(settings(name, folder, steps=3), folder / name)
     return folder
 
 

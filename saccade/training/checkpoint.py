@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from saccade.errors import CheckpointError
+from saccade.training.machine import out_of_memory
 
 FORMAT = 1  # of a run directory; a reader refuses what is newer
 MANIFEST = "manifest.json"
@@ -214,14 +215,16 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     try:
         return safetensors.torch.load_file(path)
     except Exception as error:  # the library has no one class for what a header can be
-        raise CheckpointError(f"{path}: damaged: {error}") from None
+        kind = "not enough memory" if out_of_memory(error) else "damaged"
+        raise CheckpointError(f"{path}: {kind}: {error}") from None
 
 
 def load_weights(path: Path, network: nn.Module) -> None:
     """Copy the weights of a file into a network of the same shape."""
     weights = read_tensors(path)
-    with safetensors.safe_open(path, "pt") as file:
-        metadata = file.metadata() or {}
+    with path.open("rb") as file:  # the library has found the header to be sound
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    metadata = header.get("__metadata__", {})
     version = metadata.get("format", "")
     if version.isdigit() and int(version) > FORMAT:
         raise CheckpointError(

@@ -49,7 +49,7 @@ def _train(
     quick = pairs[: config.evaluate_max]
     began = perf_counter() - trainer.at.seconds
     nll, count, since = torch.zeros((), device=trainer.device), 0, perf_counter()  # since a report
-    room = trainer.room
+    room: int | None = None
 
     def progress() -> float:
         at = trainer.at
@@ -96,7 +96,8 @@ def _train(
                 yield Noticed(f"step {at.step:,}: out of memory; batches like it are now cut")
             at.index += len(batches)
             at.seconds = perf_counter() - began
-            nll, count = nll + done.nll, count + done.count
+            if done.finite:
+                nll, count = nll + done.nll, count + done.count
             epoch = loader.epoch(at.epoch)
             new_epoch, end = at.index >= len(epoch), progress() >= 1.0
             passed = perf_counter() - since

@@ -40,8 +40,7 @@ def spoil(monkeypatch: pytest.MonkeyPatch, kind: str, when: Any) -> None:
     monkeypatch.setattr(Trainer, "_gradients", gradients)
 
 
-@pytest.mark.parametrize("kind", ["loss", "gradient"])
-@pytest.mark.parametrize("name", ["lstm", "language model"])
+@pytest.mark.parametrize(("kind", "name"), [("loss", "language model"), ("gradient", "lstm")])
 def test_a_step_that_is_not_finite_never_reaches_the_weights(
     kind: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -73,7 +72,7 @@ def test_after_many_the_run_goes_back_with_a_lower_rate_and_resuming_does_the_sa
     assert "back to step 6, at 0.5 of the rate" in said[0]
     assert "batch " in said[0]
     assert events[-1].step == 12
-    for halt in (8, 10, 13):
+    for halt in (9, 14):
         folder = tmp_path / f"halted-{halt}"
         new_folder(config, folder)
         count = 0
@@ -130,9 +129,8 @@ def test_in_the_end_it_stops_and_names_the_lines(
 
 
 @pytest.mark.parametrize("name", SMALL)
-@pytest.mark.parametrize("rows", [1, 3])
 def test_a_batch_that_does_not_fit_is_cut_with_the_same_result(
-    name: str, rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Dropout, dropped words, carried states and all: within 1e-6 of the whole batch."""
     more = {"word_dropout": 0.2, "rate": 0.1, "warmup": 1, "accumulate": 2, "optimizer": "sgd"}
@@ -149,7 +147,7 @@ def test_a_batch_that_does_not_fit_is_cut_with_the_same_result(
 
     monkeypatch.setattr(type(ready.task), "loss", loss)
     found = []
-    for most in (10**9, rows):
+    for most in (10**9, 3, 1):
         trainer = Trainer(ready.task, ready.task.build(), tmp_path)
         loader = loop.Loader(ready.task, ready.train)
         for i in range(0, 4, 2):
@@ -157,11 +155,12 @@ def test_a_batch_that_does_not_fit_is_cut_with_the_same_result(
                 done = trainer.step(loader.take(0, i, 2), 0.5)
         found.append((disk.weights_of(trainer.network), float(done.nll), done.count))
         assert (trainer.room is None) == (most > 1000)
-    (one, nll, count), (other, nll_cut, count_cut) = found
-    assert count == count_cut
-    assert nll == pytest.approx(nll_cut, rel=1e-5)
-    for weight, value in one.items():
-        assert torch.allclose(value, other[weight], rtol=0, atol=2e-6), weight
+    one, nll, count = found[0]
+    for other, nll_cut, count_cut in found[1:]:
+        assert count == count_cut
+        assert nll == pytest.approx(nll_cut, rel=1e-5)
+        for weight, value in one.items():
+            assert torch.allclose(value, other[weight], rtol=0, atol=1e-6), weight
 
 
 def test_one_example_that_does_not_fit_is_an_error(
@@ -193,7 +192,7 @@ def test_training_goes_on_where_memory_really_ends(small: Small, server: Server)
 
     (folder / "large.toml").write_text(write_toml(parse(raw, "x")))
     run = small.new()
-    done = server.run("train", folder / "large.toml", "--out", run, memory=30 << 20)
+    done = server.run("train", folder / "large.toml", "--out", run, memory=120 << 20)
     assert done.code == 0, done.said
     assert "out of memory; batches like it are now cut" in done.said
     events = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]

@@ -18,7 +18,7 @@ PHASES: dict[str, list[tuple[str, int]]] = {
         ("saccade.text.tokenizers:Tokenizer.encode", 1),
         ("saccade.text.tokenizers:Tokenizer.encode", 9),
         ("saccade.tasks.prepare.save_examples", 1),
-        ("saccade.training.run.read_settings", 1),
+        ("saccade.tasks.prepare.write_corpus", 2),
     ],
     "training": [("saccade.training.trainer:Trainer.step", n) for n in (1, 4, 7, 10, 14, 17)],
     "evaluating": [
@@ -29,7 +29,7 @@ PHASES: dict[str, list[tuple[str, int]]] = {
         (DECODER, 1),
         ("saccade.training.trainer:Trainer.note", 2),
     ],
-    "decoding": [(DECODER, n) for n in (3, 5, 20, 30, 45, 60)],
+    "decoding": [(DECODER, n) for n in (2, 4, 6, 9, 13, 18)],
     "saving": [("save", n) for n in (25, 40, 55, 70, 90, 110)],
 }
 CASES = [(phase, where, n) for phase, cases in PHASES.items() for where, n in cases]

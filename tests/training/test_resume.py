@@ -25,8 +25,7 @@ def same(one: Path, other: Path) -> bool:
     )
 
 
-@pytest.mark.parametrize("which", ["last", "best"])
-@pytest.mark.parametrize("halts", [[5], [4, 7], [1, 2, 10]])
+@pytest.mark.parametrize(("which", "halts"), [("last", [4, 7]), ("best", [1, 10])])
 def test_checkpoints_that_a_signal_causes_leave_no_trace_in_a_mean(
     which: str, halts: list[int], tmp_path: Path
 ) -> None:
@@ -52,7 +51,7 @@ class StopInEvaluation(Stop):
         return super().interruptible()
 
 
-@pytest.mark.parametrize("nth", [3, 4, 5, 6])
+@pytest.mark.parametrize("nth", [3, 5, 6])
 def test_an_evaluation_that_was_cut_off_is_done_first(nth: int, tmp_path: Path) -> None:
     """1 is preparing, 2 the preflight, 3 to 5 the evaluations, 6 the last one of all."""
     config = settings("tagger", tmp_path, schedule="plateau")
@@ -143,13 +142,11 @@ def test_an_edited_configuration_is_noticed(tmp_path: Path) -> None:
 # --- workers and preflights -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["transformer", "language model"])
-@pytest.mark.parametrize("accumulate", [1, 3])
+@pytest.mark.parametrize(("name", "accumulate"), [("transformer", 3), ("language model", 1)])
 def test_workers_change_nothing(name: str, accumulate: int, tmp_path: Path) -> None:
-    for workers in (0, 1, 2):
+    for workers in (0, 2):
         config = settings(name, tmp_path, workers=workers, accumulate=accumulate)
         run_through(config, tmp_path / str(workers))
-    assert same(tmp_path / "0", tmp_path / "1")
     assert same(tmp_path / "0", tmp_path / "2")
 
 
@@ -170,7 +167,7 @@ def test_workers_give_the_batches_of_every_epoch_in_order(tmp_path: Path) -> Non
     ahead.close()
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", ["transformer", "language model", "tagger"])
 def test_a_preflight_leaves_no_trace(name: str, tmp_path: Path) -> None:
     for wanted in ("off", "on"):
         config = settings(name, tmp_path, preflight=wanted)
@@ -202,7 +199,7 @@ def test_a_preflight_of_a_long_evaluation_ends_in_time(
 
     from saccade.tasks.translate import Translate
 
-    def endless(*words: Any) -> Any:
+    def endless(*words: Any, **named: Any) -> Any:
         until = time.monotonic() + 20
         while time.monotonic() < until:
             pass
