@@ -14,7 +14,6 @@ from itertools import repeat
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
-import click
 import typer
 
 from saccade.errors import SaccadeError
@@ -26,6 +25,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="Sequence models: one command from a raw file to a model.",
 )
+UsageError: Any = typer.BadParameter.__base__  # click's, or that of a typer that brings its own
 SHOWN = 100  # defects printed; a program that wants all asks for --json
 
 Data = Annotated[list[str], typer.Argument(help="A file, or two that are aligned line by line.")]
@@ -123,8 +123,14 @@ def predict(
     named = file is not None and str(file) != "-"
     inputs = model.sources(file) if file and model.reads(file) else lines(file)
     if stream:
-        for item in inputs:
-            for piece in model.spell(item, wanted):
+        lone = nbest == 1 and (width or 1) == 1 and not (prefix or prefixes or others or as_json)
+        if not lone or int8 or engine == "ctranslate2":
+            raise ConfigError(
+                "--stream writes one answer, greedy or with --sample, and takes --set; leave out "
+                "--width, --nbest, --prefix, --prefixes, --with, --engine, --int8 and --json"
+            )
+        for number, item in enumerate(inputs, 1):
+            for piece in model.spell(item, wanted, number):
                 print(one_line(piece), end="", flush=True)
             print(flush=True)
         return
@@ -139,7 +145,7 @@ def predict(
             say(f"{file if named else 'standard input'}:{number}: {one.problem}; left empty")
         print("\n".join(_shown(one, nbest, as_json)))
     if lost:
-        say(f"{lost:,} line{'' if lost == 1 else 's'} could not be answered and were left empty")
+        say(f"{lost:,} line{'' if lost == 1 else 's'} could not be answered: left empty")
 
 
 def _shown(one: Any, nbest: int, as_json: bool) -> list[str]:
@@ -398,10 +404,10 @@ def main() -> NoReturn:
     except SaccadeError as error:
         say(f"saccade: {error}")
         sys.exit(2)
-    except click.ClickException as error:
+    except UsageError as error:
         error.show()
         sys.exit(error.exit_code)
-    except click.Abort:
+    except typer.Abort:
         say("stopped before there was anything to save")
         sys.exit(130)
     except KeyboardInterrupt:
