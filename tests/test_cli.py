@@ -273,6 +273,9 @@ def test_a_stream_is_the_greedy_answer(run: Path, words: Path, call) -> None:
     assert streamed.out == call("predict", run, words, "--width", 1).out
     drawn = call("predict", run, words, "--stream", "--sample")
     assert drawn.out == call("predict", run, words, "--sample").out
+    stuck = call("predict", run, words, "--stream", "--set", "decode.min_len=300")
+    assert stuck.code == 2
+    assert "input 1: the constraints" in stuck.err
 
 
 def test_engines_agree(run: Path, fast: Path, words: Path, call) -> None:

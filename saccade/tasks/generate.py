@@ -223,9 +223,11 @@ class GeneratingTask(Task):
         pick = draw(decode.seed, [query.number << 20]) if decode.sample else likeliest
         tokens: list[int] = []
         shown = ""
-        for ((_, token, _),) in walk(
+        for ((_, token, score),) in walk(
             begun.step, begun.state, begun.first, end=EOS, limits=[limit], pick=pick
         ):
+            if score == float("-inf"):
+                raise DataError(f"input {query.number + 1}: the constraints allow no way on")
             tokens += [token] if token != EOS else []
             text = self.output.decode([self.written(row, tokens)])[0]
             if text.startswith(shown) and (token == EOS or not text.endswith("\ufffd")):
