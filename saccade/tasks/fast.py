@@ -41,6 +41,7 @@ def why_torch(task: Task, network: Any, request: Request) -> str:
         "risk",
         "groups",
         "coverage",
+        "min_len",
         "no_repeat",
         "repetition",
         "banned",

@@ -223,9 +223,11 @@ class GeneratingTask(Task):
         pick = draw(decode.seed, [query.number << 20]) if decode.sample else likeliest
         tokens: list[int] = []
         shown = ""
-        for ((_, token, _),) in walk(
+        for ((_, token, score),) in walk(
             begun.step, begun.state, begun.first, end=EOS, limits=[limit], pick=pick
         ):
+            if score == float("-inf"):
+                raise DataError(f"input {query.number + 1}: the constraints allow no way on")
             tokens += [token] if token != EOS else []
             text = self.output.decode([self.written(row, tokens)])[0]
             if text.startswith(shown) and (token == EOS or not text.endswith("\ufffd")):
@@ -360,10 +362,13 @@ def attention_of(decoder: Decoder) -> nn.Module:
 
 def check_voices(task: GeneratingTask, request: Request) -> None:
     """Refuse others that do not speak the same vocabulary."""
-    voices = [("the ensemble", other) for other in request.others]
-    voices += [("decode.model", request.model)] if request.model else []
-    for where, voice in voices:
-        if not isinstance(voice.task, GeneratingTask) or not task.output.agrees(voice.task.output):
+    voices = [("the ensemble", task.config.task.kind, other) for other in request.others]
+    voices += [("decode.model", "model", request.model)] if request.model else []
+    for where, kind, voice in voices:
+        if voice.task.config.task.kind != kind:
+            found = voice.task.config.task.kind
+            raise ConfigError(f"{where}: a run of the task '{kind}' is needed, not '{found}'")
+        if not task.output.agrees(voice.task.output):
             raise ConfigError(
                 f"{where}: the vocabularies differ; train the other run with the same tokenizer, "
                 "a language model with task.vocabulary = this run's target.json"

@@ -187,13 +187,21 @@ class Run:
         return Here(self.task, network, request)
 
     def spell(
-        self, text: str | Sequence[str], settings: Mapping[str, Any] | None = None
+        self,
+        text: str | Sequence[str],
+        settings: Mapping[str, Any] | None = None,
+        number: int = 1,
     ) -> Iterator[str]:
-        """The answer to one input, piece by piece as it comes: greedy, or drawn if so set."""
+        """The answer to one input, piece by piece as it comes: greedy, or drawn if so set.
+
+        `number` is the input's among others, from 1: the same one is drawn as `predict` draws.
+        """
         if not isinstance(self.task, GeneratingTask) or not isinstance(self.network, Generator):
             raise ConfigError(f"the task '{self.config.task.kind}' does not write piece by piece")
         request = self.request(settings=settings)
-        yield from self.task.stream(self.network, Query(self._source(text, 1)), request)
+        query = Query(self._source(text, number), number - 1)
+        if any(column.strip() for column in query.source):  # an empty line in, an empty line out
+            yield from self.task.stream(self.network, query, request)
 
     def compare(
         self,
