@@ -51,6 +51,9 @@ Engine = Annotated[
     str | None, typer.Option(help="auto, torch or ctranslate2 (extra 'fast'); else as configured.")
 ]
 Int8 = Annotated[bool, typer.Option("--int8", help="Weights of 8 bits: faster on a CPU.")]
+Others = Annotated[
+    list[Path] | None, typer.Option("--with", help="Another run, to decide together with.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -130,9 +133,7 @@ def predict(
     prefixes: Annotated[
         Path | None, typer.Option(help="A file with how each output has to begin, line by line.")
     ] = None,
-    others: Annotated[
-        list[Path] | None, typer.Option("--with", help="Another run, to decide together with.")
-    ] = None,
+    others: Others = None,
     settings: DecodeSettings = None,
     engine: Engine = None,
     int8: Int8 = False,
@@ -206,12 +207,20 @@ def evaluate(
     data: Annotated[
         list[str] | None, typer.Argument(help="Files as in training; else the run's own dev set.")
     ] = None,
+    others: Others = None,
+    settings: DecodeSettings = None,
+    engine: Engine = None,
+    int8: Int8 = False,
     as_json: AsJson = False,
 ) -> None:
     """The task's metrics on a file."""
     from saccade.training.run import load
 
-    scores = load(run).evaluate(*(data or []))
+    scores = load(run).evaluate(
+        *(data or []),
+        settings=_decode(settings, engine, int8),
+        others=[load(other) for other in others or []],
+    )
     if as_json:
         print(json.dumps(scores))
     else:

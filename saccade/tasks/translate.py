@@ -98,21 +98,26 @@ class Translate(GeneratingTask):
     def evaluate(
         self, network: Generator, corpus: Corpus, pairs: Sequence[Pair], quick: bool
     ) -> dict[str, float]:
-        nll, count = 0.0, 0
-        with torch.inference_mode():
-            for batch in in_order(corpus, self.config.decode.batch_tokens, len(pairs)):
-                loss, _ = self.loss(network, batch.to(device_of(network)), None, 1.0)
-                nll, count = nll + float(loss.nll), count + loss.count
-        references: dict[Source, list[str]] = {}
-        for source, target in pairs:  # a source with several targets may be given any of them
-            references.setdefault(source, []).append(str(target))
         decode = self.config.decode
         if quick:  # the best model is much the same by any search
             decode = decode.model_copy(update={"width": 1, "groups": 1, "risk": "off"})
-        queries = [Query(source, number) for number, source in enumerate(references)]
-        texts = [p.text for p in self.predict(network, queries, Request(decode))]
-        gold = list(references.values())
-        found = {"loss": nll / max(count, 1)}
+        queries = [Query(source, number) for number, source in enumerate(references_of(pairs))]
+        texts = [found.text for found in self.predict(network, queries, Request(decode))]
+        return {"loss": self.mean_loss(network, corpus, len(pairs))} | self.measured(pairs, texts)
+
+    def mean_loss(self, network: Generator, corpus: Corpus, rows: int) -> float:
+        """The loss of a token under teacher forcing, over the first rows of a corpus."""
+        nll, count = 0.0, 0
+        with torch.inference_mode():
+            for batch in in_order(corpus, self.config.decode.batch_tokens, rows):
+                loss, _ = self.loss(network, batch.to(device_of(network)), None, 1.0)
+                nll, count = nll + float(loss.nll), count + loss.count
+        return nll / max(count, 1)
+
+    def measured(self, pairs: Sequence[Pair], texts: Sequence[str]) -> dict[str, float]:
+        """The metrics of a text for each different source."""
+        gold = list(references_of(pairs).values())
+        found = {}
         if self.metric in ("bleu", "chrf"):
             found["bleu"] = metrics.bleu(texts, gold)
             found["chrf"] = metrics.chrf(texts, gold)
@@ -163,6 +168,14 @@ class Translate(GeneratingTask):
         with torch.inference_mode():
             lengths = [len(s) + len(t) for s, t in rows]
             return in_batches(rows, lengths, self.config.decode.batch_tokens, work)
+
+
+def references_of(pairs: Sequence[Pair]) -> dict[Source, list[str]]:
+    """The targets of each source: one with several may be given any of them."""
+    references: dict[Source, list[str]] = {}
+    for source, target in pairs:
+        references.setdefault(source, []).append(str(target))
+    return references
 
 
 def encode_sources(tokenizer: Tokenizer, sources: Sequence[Source]) -> list[list[int]]:

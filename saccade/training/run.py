@@ -38,6 +38,7 @@ from saccade.tasks.prepare import (
     reopen,
 )
 from saccade.tasks.task import Pair, Prediction, Query, Request, Task, Voice, chunks
+from saccade.tasks.translate import Translate, references_of
 from saccade.tasks.workers import Here, Pending, Predictor, Workers, count_workers
 from saccade.training import checkpoint as disk
 from saccade.training import events
@@ -247,16 +248,29 @@ class Run:
                 raise DataError(str(row))
             yield row.source
 
-    def evaluate(self, *data: str | os.PathLike[str]) -> dict[str, float]:
-        """The task's metrics on these files, or on the run's own dev set if none is named."""
-        if not data:
+    def evaluate(
+        self,
+        *data: str | os.PathLike[str],
+        settings: Mapping[str, Any] | None = None,
+        others: Sequence["Run"] = (),
+    ) -> dict[str, float]:
+        """The task's metrics on these files, or on the run's own dev set if none is named.
+
+        `settings` and `others` are those of `predict`; the loss is this run's alone.
+        """
+        if data:
+            rows = list(self._examples(data))
+            self._check_labels(rows)
+            corpus, pairs = in_memory(self.task, rows), _pairs(rows)
+        else:
             found = reopen(self.config, self.folder)
-            return self.task.evaluate(self.network, found.dev, found.dev_pairs, quick=False)
-        rows = list(self._examples(data))
-        self._check_labels(rows)
-        return self.task.evaluate(
-            self.network, in_memory(self.task, rows), _pairs(rows), quick=False
-        )
+            corpus, pairs = found.dev, list(found.dev_pairs)
+        request = self.request(settings=settings, others=others)
+        if isinstance(self.task, Translate) and isinstance(self.network, Generator):
+            said = [one.text for one in self.stream(references_of(pairs), request)]
+            loss = self.task.mean_loss(self.network, corpus, len(pairs))
+            return {"loss": loss} | self.task.measured(pairs, said)
+        return self.task.evaluate(self.network, corpus, pairs, quick=False)
 
     def score(self, *data: str | os.PathLike[str]) -> Iterator[tuple[float, int]]:
         """For each example of these files log p(target | source), and of how many tokens."""

@@ -365,3 +365,14 @@ def test_eight_bits_are_near_the_whole(decoder: str, tmp_path: Path) -> None:
     found = run.predict(TEXTS, settings=TORCH | {"int8": True})
     assert len(found) == len(TEXTS)
     assert isinstance(next(run.network.parameters()), torch.Tensor)
+
+
+def test_what_predicts_can_be_measured(run: Run, tmp_path: Path) -> None:
+    said_now = {text: run.predict([text], 1, settings=TORCH)[0].text for text in set(TEXTS)}
+    (tmp_path / "own.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in said_now.items() if b))
+    greedy = TORCH | {"width": 1}
+    assert run.evaluate(tmp_path / "own.tsv", settings=greedy)["sequence_error"] == 0.0
+    alone = run.evaluate(tmp_path / "own.tsv", settings=greedy | {"banned": ["a", "b"]})
+    assert alone["sequence_error"] > 0.0
+    both = run.evaluate(tmp_path / "own.tsv", settings=greedy, others=[run])
+    assert both["sequence_error"] == 0.0
