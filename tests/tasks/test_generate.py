@@ -372,7 +372,7 @@ def test_what_predicts_can_be_measured(run: Run, tmp_path: Path) -> None:
     (tmp_path / "own.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in said_now.items() if b))
     greedy = TORCH | {"width": 1}
     assert run.evaluate(tmp_path / "own.tsv", settings=greedy)["sequence_error"] == 0.0
-    alone = run.evaluate(tmp_path / "own.tsv", settings=greedy | {"banned": ["a", "b"]})
+    alone = run.evaluate(tmp_path / "own.tsv", settings=greedy | {"max_len": 1})
     assert alone["sequence_error"] > 0.0
     both = run.evaluate(tmp_path / "own.tsv", settings=greedy, others=[run])
     assert both["sequence_error"] == 0.0
