@@ -4,9 +4,9 @@
 
 Each measurement is a process of its own, ours and the peer's by turns, so that a disturbance hits
 both; figures are medians of the rounds, in output tokens a second. Ours goes from raw text to raw
-text through `Run.predict`, the peers from ids to ids. Every output has 20 tokens: the peers forbid
-the end until then; our Transformers have weights that end there by themselves, our recurrent
-network has `decode.min_len` and `max_len`.
+text through `Run.stream`, as `saccade predict` does, the peers from ids to ids. Every output takes
+20 steps: the peers forbid the end and stop there; ours say 19 words and the end, the Transformers
+by weights that end there by themselves, the recurrent network by `decode.min_len` and `max_len`.
 """
 
 import argparse
@@ -66,11 +66,12 @@ CASES: dict[str, tuple[str, int, int, dict[str, Any], str, list[str], float, flo
 
 
 def our_run(shape: str, folder: Path) -> Any:
-    """A run of this shape with random weights, whose outputs end after 20 tokens."""
+    """A run of this shape with random weights, whose outputs have 20 tokens with the end token."""
     import torch
 
     from saccade.config import Tokenizer as Settings
     from saccade.config import parse
+    from saccade.tasks.generate import SILENT
     from saccade.tasks.translate import Translate
     from saccade.text.tokenizers import Tokenizer
     from saccade.text.vocab import EOS
@@ -84,7 +85,7 @@ def our_run(shape: str, folder: Path) -> Any:
     if shape == "lstm":
         part = {"kind": "recurrent", "cell": "lstm", "dim": sizes["dim"]}
         raw |= {"encoder": part, "decoder": part | {"attention": "additive", "tied": False}}
-        raw["decode"] = {"min_len": OUTPUT_LENGTH, "max_len": OUTPUT_LENGTH}
+        raw["decode"] = {"min_len": OUTPUT_LENGTH - 1, "max_len": OUTPUT_LENGTH - 1}
     else:
         part = {
             "kind": "transformer", "dim": sizes["dim"], "ff_dim": sizes["ff_dim"],
@@ -98,10 +99,11 @@ def our_run(shape: str, folder: Path) -> Any:
     task = Translate(config, tokenizer, tokenizer)
     network: Any = task.build().eval()
     with torch.no_grad():
-        if shape != "lstm":  # at position 20 only the end fits, before it nothing fits less
+        network.decoder.output.bias[list(SILENT)] = -40.0  # as one that was trained
+        if shape != "lstm":  # the last token can only be the end, and no other can
             mark = torch.randn(sizes["dim"])
             mark -= mark.mean()
-            network.decoder.positions.table.weight[OUTPUT_LENGTH] = 1e4 * mark
+            network.decoder.positions.table.weight[OUTPUT_LENGTH - 1] = 1e4 * mark
             network.decoder.output.weight[EOS] = 8 * mark / mark.norm()
             network.decoder.output.bias[EOS] = -40.0
     return Run(folder, config, task, network)
@@ -116,10 +118,12 @@ def ours(shape: str, width: int, batch: int, settings: dict[str, Any], count: in
         settings = settings | {"width": width, "complete": width}
         # 14 tokens a sentence, and the beam; single sentences are batches of one
         settings["batch_tokens"] = 1 if batch == 1 else 16 * batch * width
-        said = run.predict(texts[: 2 * batch], settings=settings)
-        assert {len(one.text.split()) for one in said} == {OUTPUT_LENGTH}
+        request = run.request(settings=settings, scored=False)  # as the command line asks
+        said = list(run.stream(texts[: 2 * batch], request))
+        assert {len(one.text.split()) for one in said} == {OUTPUT_LENGTH - 1}
         began = perf_counter()
-        run.predict(texts, settings=settings)
+        for _ in run.stream(texts, request):
+            pass
         return perf_counter() - began
 
 

@@ -170,7 +170,10 @@ def predict(
                 print(one_line(piece), end="", flush=True)
             print(flush=True)
         return
-    request = model.request(nbest=nbest, settings=wanted, details=details, others=fellows)
+    scored = as_json or nbest > 1
+    request = model.request(
+        nbest=nbest, settings=wanted, scored=scored, details=details, others=fellows
+    )
     begin: Any = lines(prefixes) if prefixes else repeat(prefix)
     at_once = 1 if not named and sys.stdin.isatty() else LINES
     lost = 0

@@ -140,7 +140,7 @@ class Fast:
             "num_hypotheses": request.nbest,
             "length_penalty": 0.0 if decode.length == "none" else decode.alpha,
             "patience": PATIENCE if decode.complete is None else decode.complete / width,
-            "return_scores": True,
+            "return_scores": width > 1 or request.scored,
         }
         if width == 1:
             options["patience"] = 1
@@ -200,7 +200,8 @@ class Answers:
         sequences = result.hypotheses if translated else result.sequences
         decode, hypotheses = self.request.decode, []
         length = Length(decode.length, decode.alpha)
-        for names, value in zip(sequences, result.scores, strict=True):
+        scores = result.scores or [0.0] * len(sequences)
+        for names, value in zip(sequences, scores, strict=True):
             tokens = [self.engine.ids[name] for name in names]
             score = value / length(1.0, len(tokens) + 1)
             hypotheses.append(Hypothesis(tokens, score, value))

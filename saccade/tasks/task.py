@@ -44,6 +44,7 @@ class Request:
 
     decode: Decode
     nbest: int = 1
+    scored: bool = True  # where only the text is wanted, greedy search is faster without
     details: bool = False  # each token's log-probability and alternatives, and the beam's tree
     others: tuple["Voice", ...] = ()  # to decide together with
     model: "Voice | None" = None  # a language model to listen to

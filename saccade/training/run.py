@@ -102,6 +102,7 @@ class Run:
         nbest: int = 1,
         *,
         settings: Mapping[str, Any] | None = None,
+        scored: bool = True,
         details: bool = False,
         others: Sequence["Run"] = (),
     ) -> Request:
@@ -137,7 +138,7 @@ class Run:
         voices = tuple(Voice(other.task, other.network) for other in others)
         model = load(decode.model) if decode.model else None
         speaker = None if model is None else Voice(model.task, model.network)
-        request = Request(decode, nbest, details, voices, speaker)
+        request = Request(decode, nbest, scored, details, voices, speaker)
         check_voices(self.task, request)
         return request
 
