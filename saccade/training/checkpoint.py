@@ -27,7 +27,8 @@ from saccade.training.machine import out_of_memory
 FORMAT = 1  # of a run directory; a reader refuses what is newer
 MANIFEST = "manifest.json"
 WANTED = {"model.safetensors", "training.safetensors", "state.json"}  # what a checkpoint is made of
-BLOCK = 1 << 24  # bytes written or hashed at once
+BLOCK = 1 << 24  # bytes written at once, at most
+SMALL = 1 << 20  # ... and at least, as far as there are so many
 LARGEST = 1 << 26  # bytes of a JSON or TOML file
 DTYPES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
@@ -45,7 +46,7 @@ def write_file(path: Path, blocks: Iterable[Any]) -> Entry:
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0)
     descriptor = os.open(path, flags, 0o666)
     try:
-        for block in blocks:
+        for block in _joined(blocks):
             left = memoryview(block)
             while left:
                 some = left[:BLOCK]
@@ -56,6 +57,20 @@ def write_file(path: Path, blocks: Iterable[Any]) -> Entry:
     finally:
         os.close(descriptor)
     return size, sha.hexdigest()
+
+
+def _joined(blocks: Iterable[Any]) -> Iterator[Any]:
+    """The same bytes, with the small blocks joined."""
+    small = bytearray()
+    for block in blocks:
+        if len(small) + len(block) > SMALL and small:
+            yield small
+            small = bytearray()
+        if len(block) > SMALL:
+            yield block
+        else:
+            small += bytes(block)
+    yield small
 
 
 def write_tensors(

@@ -90,25 +90,31 @@ def read_config(folder: Path) -> Config:
         raise CheckpointError(
             f"{folder}: its data is not prepared yet; go on with: saccade resume {folder}"
         )
-    return config_in(raw, folder)
+    config = config_in(raw, folder)
+    refuse_giants(config, folder / "model.safetensors")
+    return config
 
 
 def config_in(raw: dict[str, Any], folder: Path) -> Config:
-    """The configuration in these tables; CheckpointError if there is none, or it is too large."""
+    """The configuration in these tables of a run."""
     try:
-        config = parse(raw, str(folder / "config.toml"))
+        return parse(raw, str(folder / "config.toml"))
     except (ConfigError, RecursionError) as error:
         raise CheckpointError(str(error)) from None
-    for model in (folder / "model.safetensors", *folder.glob("checkpoints/*/model.safetensors")):
-        size = disk.refuse_tricks(model).st_size if os.path.lexists(model) else None
-        for part in (config.encoder, config.decoder):
-            # Every layer has a matrix of dim x dim, so before any memory is asked for:
-            if part and size is not None and 4 * part.num_layers * part.dim**2 > size:
-                raise CheckpointError(
-                    f"{model}: does not fit config.toml: {part.num_layers} layers of width "
-                    f"{part.dim} are more than {size} bytes"
-                )
-    return config
+
+
+def refuse_giants(config: Config, model: Path) -> None:
+    """CheckpointError if the network is far larger than its weights, before memory is asked for."""
+    if not model.exists():
+        return
+    size = model.stat().st_size
+    for part in (config.encoder, config.decoder):
+        # every layer has a matrix of dim x dim at least
+        if part is not None and 4 * part.num_layers * part.dim**2 > size:
+            raise CheckpointError(
+                f"{model}: does not fit config.toml: {part.num_layers} layers of width "
+                f"{part.dim} are more than {size} bytes"
+            )
 
 
 def write_settings(folder: Path, settings: Mapping[str, Any], prepared: bool) -> None:

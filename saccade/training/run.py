@@ -49,6 +49,7 @@ from saccade.training.folder import (
     raised,
     read_config,
     read_settings,
+    refuse_giants,
     write_config,
     write_settings,
 )
@@ -414,6 +415,8 @@ def resume(
         if problems and path is None:
             raise CheckpointError("\n".join(problems[:5]))
         yield from (events.Noticed(f"{problem}: passed over") for problem in problems)
+        if path is not None:
+            refuse_giants(config, path / "model.safetensors")
         then = disk.read_json(path / "state.json").get("config") if path else None
         changes = check_changes(then or old.model_dump(mode="json"), config, folder)
         if config != old:

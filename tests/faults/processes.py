@@ -136,7 +136,7 @@ def die_at(save: int, number: int) -> None:
 
     def fault(count: int, name: str) -> None:
         nonlocal since
-        since += saves >= save
+        since += saves == save  # and of what follows it, up to the next
         if since == number:
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -146,12 +146,9 @@ def die_at(save: int, number: int) -> None:
     real = trainer.disk.save_checkpoint
 
     def counted(*words: Any) -> Path:
-        nonlocal saves, since
+        nonlocal saves
         saves += 1
-        path = real(*words)
-        if saves == save:
-            Path("calls.txt").write_text(str(since))
-        return path
+        return real(*words)
 
     trainer.disk.save_checkpoint = counted
     assert shim.count == 0

@@ -62,7 +62,7 @@ def test_a_kill_at_any_call_of_a_save_is_survived(
         calls = number + 1
         assert small.finish(recipe, run) == expected
         shorten(run)
-    assert number > 25, "a save has more calls than that"
+    assert number > 25, "a save has as many calls as that"
 
 
 def shorten(run: Path) -> None:
