@@ -36,6 +36,11 @@ def listening(module: nn.Module) -> bool:
     return ears is not None and id(module) in ears
 
 
+def watched() -> bool:
+    """Whether somebody listens to any model, so that its work has to be done here and by torch."""
+    return _ears.get() is not None
+
+
 def record(module: nn.Module, weights: Tensor) -> None:
     """Hand the weights of one call to the listener, if there is one."""
     ears = _ears.get()

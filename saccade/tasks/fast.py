@@ -17,6 +17,7 @@ from saccade.decoding.search import Hypothesis, Length
 from saccade.errors import ConfigError
 from saccade.models.build import Generator
 from saccade.models.export import STAMP, export_ctranslate2, longest, why_not
+from saccade.nn.watch import watched
 from saccade.tasks.generate import SILENT, Found, GeneratingTask
 from saccade.tasks.task import Prediction, Query, Request, Task, device_of
 from saccade.tasks.translate import Translate
@@ -32,6 +33,8 @@ def why_torch(task: Task, network: Any, request: Request) -> str:
         return f"the task '{task.config.task.kind}' does not search"
     if reason := why_not(task.config):
         return reason
+    if watched():
+        return "somebody watches the attention"
     if device_of(network).type != "cpu":
         return "the model is not on a CPU"
     if request.details or request.others or request.model is not None:

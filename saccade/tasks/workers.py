@@ -17,6 +17,7 @@ import torch
 
 from saccade.config import Decode
 from saccade.errors import SaccadeError
+from saccade.nn.watch import watched
 from saccade.tasks.task import Prediction, Query, Request, Task, device_of
 
 PIECES = 4  # for each worker, so that none waits long for the others at the end
@@ -112,7 +113,7 @@ def count_workers(decode: Decode, network: torch.nn.Module, queries: int) -> int
     """How many processes predict fastest: one for each core of a CPU, if there is enough to do."""
     if decode.workers:
         return decode.workers
-    fork = sys.platform == "linux" and device_of(network).type == "cpu"
+    fork = sys.platform == "linux" and device_of(network).type == "cpu" and not watched()
     return len(os.sched_getaffinity(0)) if fork and queries >= FEW else 1
 
 

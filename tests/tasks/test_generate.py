@@ -376,3 +376,12 @@ def test_what_predicts_can_be_measured(run: Run, tmp_path: Path) -> None:
     assert alone["sequence_error"] > 0.0
     both = run.evaluate(tmp_path / "own.tsv", settings=greedy, others=[run])
     assert both["sequence_error"] == 0.0
+
+
+def test_a_watched_model_works_where_it_can_be_seen(tmp_path: Path) -> None:
+    from saccade.nn.watch import watch
+
+    run = small_run(tmp_path, encoder="transformer")
+    with watch(run.network) as maps:
+        run.predict(TEXTS)
+    assert any(path.endswith(".cross") for path in maps)
