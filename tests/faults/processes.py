@@ -35,6 +35,8 @@ class Server:
             [sys.executable, "-m", "tests.faults.processes"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, cwd=folder, text=True,
         )  # fmt: skip
+        assert self.process.stdout
+        assert self.process.stdout.readline() == "ready\n"
 
     def run(self, *words: object, kill_after: float | None = None, **faults: Any) -> "Outcome":
         """Run `saccade WORDS`; kill -9 after so many seconds, or make other faults inside."""
@@ -86,6 +88,9 @@ def serve() -> None:
     from saccade import cli, verify  # noqa: F401
 
     torch.set_num_threads(1)
+    layer = torch.nn.Linear(2, 2)  # what torch imports at the first step of an optimiser
+    torch.optim.AdamW(layer.parameters(), fused=True).step()
+    print("ready", flush=True)
     for line in sys.stdin:
         request = json.loads(line)
         child = os.fork()
