@@ -12,6 +12,7 @@ from saccade.config import Translate as Settings
 from saccade.data.batches import Batch, Corpus, Epoch, epoch_of, in_order
 from saccade.metrics import text as metrics
 from saccade.models.build import Generator, Network, build
+from saccade.nn.dropout import uniform
 from saccade.nn.loss import Loss
 from saccade.nn.padded import Padded, pad
 from saccade.tasks.generate import GeneratingTask, positions_of, shifted, summed
@@ -207,8 +208,6 @@ def own_guesses(network: Generator, source: Padded, tokens: Tensor, share: float
         for t in range(1, tokens.size(1)):
             logits, state = network.decoder(columns[-1], state)
             guess = logits.argmax(-1)
-            own = (torch.rand(guess.shape, device=guess.device) < share) & (
-                tokens[:, t : t + 1] > EOS
-            )
+            own = (uniform(guess.shape, guess.device) < share) & (tokens[:, t : t + 1] > EOS)
             columns.append(torch.where(own, guess, tokens[:, t : t + 1]))
     return torch.cat(columns, 1)
