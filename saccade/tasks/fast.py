@@ -19,11 +19,12 @@ from saccade.models.build import Generator
 from saccade.models.export import STAMP, export_ctranslate2, longest, why_not
 from saccade.nn.watch import watched
 from saccade.tasks.generate import SILENT, Found, GeneratingTask
-from saccade.tasks.task import Prediction, Query, Request, Task, device_of
+from saccade.tasks.task import Prediction, Query, Request, Task, cut, device_of
 from saccade.tasks.translate import Translate
 from saccade.text.tokenizers import Tokenizer
 
 PATIENCE = 2  # times the width: so many have ended when, in practice, no open one can win any more
+SENTENCES, HYPOTHESES = 128, 320  # at most in a batch: more are slower
 
 
 def why_torch(task: Task, network: Any, request: Request) -> str:
@@ -133,11 +134,8 @@ class Fast:
             for i, row in enumerate(rows)
             if limits[i] > 0 and len(row) + limits[i] < self.longest and not queries[i].prefix
         ]
-        most = max((limits[i] for i in fit), default=1)
         width = max(decode.width, request.nbest)
         options: dict[str, Any] = {
-            "max_batch_size": max(1, decode.batch_tokens // width),
-            "batch_type": "tokens",
             "asynchronous": True,
             "beam_size": width,
             "num_hypotheses": request.nbest,
@@ -147,18 +145,24 @@ class Fast:
         }
         if width == 1:
             options["patience"] = 1
-        pending: dict[int, Any] = {}
         if self.source is not None:
-            pieces = [[self.source[token] for token in rows[i]] for i in fit]
-            options |= {"max_input_length": 0, "max_decoding_length": most}
-            options |= {"min_decoding_length": 0}
-            pending.update(zip(fit, self.model.translate_batch(pieces, **options), strict=True))
-        else:  # of different lengths, it would search for the ends of the longer ones
-            options |= {"max_length": most, "include_prompt_in_result": False}
-            for size in {len(rows[i]) for i in fit}:
-                some = [i for i in fit if len(rows[i]) == size]
-                pieces = [[self.target[token] for token in rows[i]] for i in some]
-                pending.update(zip(some, self.model.generate_batch(pieces, **options), strict=True))
+            begin, names, most = self.model.translate_batch, self.source, "max_decoding_length"
+            options |= {"max_input_length": 0, "min_decoding_length": 0}
+        else:
+            begin, names, most = self.model.generate_batch, self.target, "max_length"
+            options |= {"include_prompt_in_result": False}
+        batches = cut(
+            [len(rows[i]) for i in fit],
+            decode.batch_tokens // width,
+            min(SENTENCES, max(1, HYPOTHESES // width)),
+            equal=self.source is None,  # of different ones, it would search for the longer's ends
+        )
+        pending: dict[int, Any] = {}
+        for batch in reversed(list(batches)):  # the longest first, so that none waits at the end
+            some = [fit[j] for j in batch]
+            pieces = [[names[token] for token in rows[i]] for i in some]
+            options[most] = max(limits[i] for i in some)
+            pending.update(zip(some, begin(pieces, **options), strict=True))
         return Answers(self, queries, rows, limits, pending, request)
 
 

@@ -4,6 +4,7 @@ The tasks stand side by side in this room; training, the command line and the se
 page.
 """
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -164,19 +165,26 @@ def in_batches(
     The budget is in tokens. With `equal` all lengths in a batch are the same.
     """
     results: dict[int, Result] = {}
-    order = sorted(range(len(items)), key=lambda i: lengths[i])
+    for rows in cut(lengths, budget, equal=equal):
+        results.update(zip(rows, work([items[i] for i in rows]), strict=True))
+    return [results[i] for i in range(len(items))]
+
+
+def cut(
+    lengths: Sequence[int], budget: int, most: int = sys.maxsize, *, equal: bool = False
+) -> Iterator[list[int]]:
+    """Batches of like lengths, the shortest first, of at most so many tokens and rows each."""
+    order = sorted(range(len(lengths)), key=lambda i: lengths[i])
     start = 0
     while start < len(order):
         stop = start + 1
-        while stop < len(order):
+        while stop < min(len(order), start + most):
             longest = lengths[order[stop]]
             if longest * (stop - start + 1) > budget or (equal and longest > lengths[order[start]]):
                 break
             stop += 1
-        rows = order[start:stop]
-        results.update(zip(rows, work([items[i] for i in rows]), strict=True))
+        yield order[start:stop]
         start = stop
-    return [results[i] for i in range(len(items))]
 
 
 def chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
