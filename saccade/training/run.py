@@ -23,7 +23,8 @@ from saccade.data.lines import Defect, Example, counted
 from saccade.data.sources import examples, read, words_of
 from saccade.errors import CheckpointError, ConfigError, DataError
 from saccade.models.build import Generator, Network
-from saccade.nn.quantised import quantised
+from saccade.nn.packed import packed, quantised
+from saccade.nn.watch import watched
 from saccade.tasks.choose import complete, gather, paths_of
 from saccade.tasks.exact import Compared, compare
 from saccade.tasks.fast import Fast, export, fingerprint, why_torch
@@ -39,7 +40,7 @@ from saccade.tasks.prepare import (
 )
 from saccade.tasks.task import Pair, Prediction, Query, Request, Task, Voice, chunks
 from saccade.tasks.translate import Translate, references_of
-from saccade.tasks.workers import Here, Pending, Predictor, Workers, count_workers
+from saccade.tasks.workers import FEW, Here, Pending, Predictor, Workers, count_workers
 from saccade.training import checkpoint as disk
 from saccade.training import events
 from saccade.training.folder import (
@@ -74,6 +75,7 @@ class Run:
         self.task = task
         self.network = network
         self._fast: dict[bool, Fast] = {}  # by decode.int8; made when first needed
+        self._packed: dict[bool, Any] = {}  # likewise, the network for the torch engine
 
     def predict(
         self,
@@ -183,7 +185,12 @@ class Run:
             if decode.int8 not in self._fast:
                 self._fast[decode.int8] = Fast(self.task, self.network, decode, self.folder)
             return self._fast[decode.int8].asked(request)
-        network = quantised(self.network) if decode.int8 else self.network
+        network: Any = self.network
+        if decode.int8 or (queries >= FEW and not watched()):  # where it is worth the packing
+            if decode.int8 not in self._packed:
+                pack = quantised if decode.int8 else packed
+                self._packed[decode.int8] = pack(self.network)
+            network = self._packed[decode.int8]
         count = count_workers(decode, self.network, queries)
         if count > 1:
             return Workers(self.task, network, request, count)

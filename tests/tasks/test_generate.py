@@ -352,7 +352,7 @@ def test_an_engine_that_cannot_serve_says_why(tmp_path: Path, run: Run) -> None:
 
 @pytest.mark.parametrize("decoder", ["transformer", "lstm_concat_cell", "gru_additive_cell"])
 def test_eight_bits_are_near_the_whole(decoder: str, tmp_path: Path) -> None:
-    from saccade.nn.quantised import quantised
+    from saccade.nn.packed import quantised
 
     run = small_run(tmp_path, decoder, encoder="transformer")
     small = quantised(run.network)
@@ -365,6 +365,23 @@ def test_eight_bits_are_near_the_whole(decoder: str, tmp_path: Path) -> None:
     found = run.predict(TEXTS, settings=TORCH | {"int8": True})
     assert len(found) == len(TEXTS)
     assert isinstance(next(run.network.parameters()), torch.Tensor)
+
+
+@pytest.mark.parametrize("decoder", ["transformer", "lstm_concat_cell", "gru_additive_cell"])
+def test_packed_weights_say_the_same(decoder: str, tmp_path: Path) -> None:
+    from saccade.nn.packed import packed
+
+    run = small_run(tmp_path, decoder, encoder="transformer")
+    pairs: list[Pair] = [((text,), "abca") for text in TEXTS]
+    for count in (1, 2, 5):  # rows, and fewer or more than a kernel's
+        theirs = run.task.score(packed(run.network), pairs[:count])
+        for (a, _), (b, _) in zip(run.task.score(run.network, pairs[:count]), theirs, strict=True):
+            assert b == pytest.approx(a, abs=1e-4)
+    many = [text + "abc"[i % 3] for i in range(20) for text in TEXTS]
+    alone = [run.predict([text], settings=TORCH)[0] for text in many[:40]]
+    together = run.predict(many, settings=TORCH)[:40]
+    for one, other in zip(alone, together, strict=True):
+        assert other.score == pytest.approx(one.score, abs=1e-4)
 
 
 def test_what_predicts_can_be_measured(run: Run, tmp_path: Path) -> None:
