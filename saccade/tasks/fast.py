@@ -23,7 +23,7 @@ from saccade.tasks.task import Prediction, Query, Request, Task, cut, device_of
 from saccade.tasks.translate import Translate
 from saccade.text.tokenizers import Tokenizer
 
-PATIENCE = 2  # times the width: so many have ended when, in practice, no open one can win any more
+PATIENCE = 3  # times the width: so many have ended when, in practice, no open one can win any more
 SENTENCES, HYPOTHESES = 128, 320  # at most in a batch: more are slower
 
 
