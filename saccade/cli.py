@@ -182,12 +182,18 @@ def predict(
         if one.problem:
             lost += 1
             say(f"{file if named else 'standard input'}:{number}: {one.problem}; left empty")
-        print("\n".join(_shown(one, nbest, as_json)))
+        print("\n".join(_shown(one, nbest, as_json, model.task)))
     if lost:
-        say(f"{lost:,} line{'' if lost == 1 else 's'} could not be answered: left empty")
+        say(f"{_lines(lost)} could not be answered: left empty")
+    if prefixes and next(begin, None) is not None:
+        say(f"{prefixes}: more lines than there were inputs; the last ones were not used")
 
 
-def _shown(one: Any, nbest: int, as_json: bool) -> list[str]:
+def _lines(count: int) -> str:
+    return f"{count:,} line{'' if count == 1 else 's'}"
+
+
+def _shown(one: Any, nbest: int, as_json: bool, task: Any) -> list[str]:
     """The lines that a prediction is printed as."""
     ranked = [(one.text, one.score), *one.others]
     if not as_json:
@@ -200,7 +206,9 @@ def _shown(one: Any, nbest: int, as_json: bool) -> list[str]:
     if one.tokens:
         answers[0]["tokens"] = [token._asdict() for token in one.tokens]
     if one.tree is not None:
-        answers[0]["tree"] = [asdict(node) for node in one.tree.nodes]
+        names = task.output.tokens([node.token for node in one.tree.nodes])
+        nodes = zip(one.tree.nodes, names, strict=True)
+        answers[0]["tree"] = [asdict(node) | {"text": name} for node, name in nodes]
     return [json.dumps(answers, ensure_ascii=False)]
 
 
@@ -280,9 +288,11 @@ def exact(
     _end_quietly()
     for line in counting(islice(model.compare(data, wanted, budget, order), limit), None):
         lines.append(line)
+        if line.problem:
+            say(f"source {len(lines):,}: {line.problem}; passed over")
         if as_json:
             print(json.dumps(asdict(line), ensure_ascii=False))
-        else:
+        elif not line.problem:
             beam = line.beams[5][0]
             verdict = "proved" if line.proved else "budget exhausted"
             print(f"{line.score:.4f}\t{verdict}\t{one_line(line.text)}\t{one_line(beam)}")
@@ -291,7 +301,7 @@ def exact(
         print(json.dumps({"summary": report}))
         return
     say(
-        f"{report['lines']:,} lines, {report['proved']:.1f} % proved after "
+        f"{_lines(report['lines'])}, {report['proved']:.1f} % proved after "
         f"{report['steps']:,.0f} steps a line; of the proved:\n"
         f"{report['model_error']:.1f} % of the optima are wrong (model error), "
         f"{report['empty_optimum']:.1f} % are empty"

@@ -246,6 +246,8 @@ def test_details_are_json(run: Path, words: Path, call) -> None:
         assert score == pytest.approx(answer["score"], abs=1e-3)
         assert all(len(token["alternatives"]) == 5 for token in answer["tokens"])
         assert {"kept", "ended"} <= {node["fate"] for node in answer["tree"]}
+        first = [node["text"] for node in answer["tree"] if node["parent"] is None]
+        assert answer["text"][0] in first
 
 
 def test_outputs_begin_with_a_prefix(run: Path, words: Path, tmp_path: Path, call) -> None:
@@ -257,6 +259,11 @@ def test_outputs_begin_with_a_prefix(run: Path, words: Path, tmp_path: Path, cal
     assert each[0].startswith("a")
     assert each[3].startswith("cc")
     assert each[1] == call("predict", run, words).out.split("\n")[1]
+    (tmp_path / "begin.txt").write_text("a\n\nb\ncc\na\n")
+    more = call("predict", run, words, "--prefixes", tmp_path / "begin.txt")
+    assert more.code == 0
+    assert more.out.split("\n") == each
+    assert "more lines than there were inputs" in more.err
 
 
 def test_runs_decide_together(run: Path, fast: Path, words: Path, call) -> None:
@@ -331,11 +338,15 @@ def test_exact_search_is_a_line_for_each_source_and_a_table(
     assert lines[0]["references"] == ["cba", "cb"]
     assert all(line["beams"]["50"][2] <= line["value"] + 1e-4 for line in lines)
     assert last["summary"]["lines"] == 2
+    one = call("exact", run, data, "--set", "decode.max_len=4", "--limit", 1)
+    assert "\n1 line, 100.0 % proved" in "\n" + one.err
     spent = call("exact", run, data, "--alpha", 1, "--budget", 1, "--order", "best")
     assert "budget exhausted" in spent.out
 
 
-def test_a_line_that_cannot_be_read_is_left_empty(fast: Path, tmp_path: Path, call) -> None:
+def test_a_line_that_cannot_be_read_is_left_empty(
+    run: Path, fast: Path, tmp_path: Path, call
+) -> None:
     source = tmp_path / "in.txt"
     source.write_text(f"abc\n{'ab' * 40}\nba\n")
     for more in (["--engine", "torch"], []):
@@ -351,6 +362,14 @@ def test_a_line_that_cannot_be_read_is_left_empty(fast: Path, tmp_path: Path, ca
         source.write_text(f"abc\n{'ab' * 40}\nba\n")
     record = json.loads(call("predict", fast, source, "--json").out.splitlines()[1])
     assert "positions" in record[0]["problem"]
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text(f"abc\tcba\n{'ab' * 40}\tba\nba\tab\n")
+    done = call("exact", fast, pairs, "--set", "decode.max_len=3", "--budget", 50)
+    assert "source 2: longer than the model's positions; passed over" in done.err
+    assert len(done.out.splitlines()) == 2
+    together = call("predict", run, source, "--with", fast)  # the other cannot read it
+    assert together.out.split("\n")[1] == ""
+    assert "2: longer than the model's positions" in together.err
 
 
 # --- mistakes -------------------------------------------------------------------------------------

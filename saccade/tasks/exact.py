@@ -26,6 +26,7 @@ class Compared:
     proved: bool
     steps: int
     beams: dict[int, tuple[str, float, float]]  # width -> text, score, value
+    problem: str = ""  # why nothing was found
 
     def missed(self, width: int) -> bool:
         """Whether a beam of this width found something worse: an error of the search."""
@@ -57,6 +58,7 @@ def compare(
         (row,) = task.rows([query])
         limit = task.limit(row, request.decode)
         if limit < 0:
+            yield _passed_over(accepted, "longer than the model's positions")
             continue
         begun = task.begin(network, [query], request)
         common: dict[str, Any] = {"end": EOS, "length": length}
@@ -67,7 +69,8 @@ def compare(
             )
             if found:
                 beams[width] = found[0]
-        if len(beams) < len(widths):  # nothing may be said
+        if len(beams) < len(widths):
+            yield _passed_over(accepted, "nothing can be said under the constraints")
             continue
         optimum = exact_search(
             begun.step,
@@ -98,8 +101,13 @@ def compare(
         )
 
 
-def summary(lines: Sequence[Compared]) -> dict[str, Any]:
+def _passed_over(references: Sequence[str], problem: str) -> Compared:
+    return Compared(tuple(references), "", 0.0, 0.0, False, 0, {}, problem)
+
+
+def summary(compared: Sequence[Compared]) -> dict[str, Any]:
     """The shares in percent: of all lines, and of the proved ones where only proof can tell."""
+    lines = [line for line in compared if not line.problem]
     proved = [line for line in lines if line.proved]
 
     def share(count: int, of: int) -> float:
@@ -108,6 +116,7 @@ def summary(lines: Sequence[Compared]) -> dict[str, Any]:
     widths = list(lines[0].beams) if lines else []
     return {
         "lines": len(lines),
+        "passed_over": len(compared) - len(lines),
         "proved": share(len(proved), len(lines)),
         "model_error": share(sum(line.wrong for line in proved), len(proved)),
         "empty_optimum": share(sum(not line.text for line in proved), len(proved)),

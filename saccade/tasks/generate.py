@@ -84,8 +84,12 @@ class GeneratingTask(Task):
         """The decoder's state after reading these rows, and the token it goes on from."""
 
     @abstractmethod
+    def room(self, row: Sequence[int]) -> int:
+        """For how many tokens there are positions after this row; below 0: it is too long."""
+
     def limit(self, row: Sequence[int], decode: Decode) -> int:
         """How many tokens an answer to this row may have; less than 0 if it is too long to read."""
+        return min(decode.max_len, self.room(row))
 
     @abstractmethod
     def written(self, row: Sequence[int], tokens: Sequence[int]) -> list[int]:
@@ -138,6 +142,9 @@ class GeneratingTask(Task):
         check_voices(self, request)
         rows, prefixes = self.rows(queries), self._prefixes(queries)
         limits = [self.limit(row, decode) for row in rows]
+        for task, _ in request.others:
+            room = map(task.room, task.rows(queries))
+            limits = [min(pair) for pair in zip(limits, room, strict=True)]
         fine = [i for i, limit in enumerate(limits) if limit >= 0]
 
         def work(some: list[int]) -> list[Found]:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from saccade.config import Config, Decode, RecurrentDecoder
+from saccade.config import Config, RecurrentDecoder
 from saccade.config import LanguageModel as Settings
 from saccade.data.batches import Array, Batch, Corpus, Stream
 from saccade.errors import ConfigError
@@ -151,8 +151,8 @@ class LanguageModel(GeneratingTask):
             _, state = network.decoder.hidden(tokens[:, :-1], state)
         return state, tokens[:, -1]
 
-    def limit(self, row: Sequence[int], decode: Decode) -> int:
-        return min(decode.max_len, positions_of(self.config.decoder) - len(row))
+    def room(self, row: Sequence[int]) -> int:
+        return positions_of(self.config.decoder) - len(row)
 
     def written(self, row: Sequence[int], tokens: Sequence[int]) -> list[int]:
         return [*row, *tokens]

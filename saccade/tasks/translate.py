@@ -146,11 +146,13 @@ class Translate(GeneratingTask):
         state = network.decoder.start(network.encode(pad(rows).to(device)), len(rows))
         return state, torch.full((len(rows),), BOS, device=device)
 
-    def limit(self, row: Sequence[int], decode: Decode) -> int:
+    def room(self, row: Sequence[int]) -> int:
         if len(row) > positions_of(self.config.encoder):
             return -1
-        longest = min(decode.max_len, positions_of(self.config.decoder) - 1)
-        return min(longest, 10 + int(len(row) * decode.max_ratio))
+        return positions_of(self.config.decoder) - 1
+
+    def limit(self, row: Sequence[int], decode: Decode) -> int:
+        return min(super().limit(row, decode), 10 + int(len(row) * decode.max_ratio))
 
     def written(self, row: Sequence[int], tokens: Sequence[int]) -> list[int]:
         return list(tokens)
