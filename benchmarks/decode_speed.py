@@ -4,9 +4,10 @@
 
 Each measurement is a process of its own, ours and the peer's by turns, so that a disturbance hits
 both; figures are medians of the rounds, in output tokens a second. Ours goes from raw text to raw
-text through `Run.stream`, as `saccade predict` does, the peers from ids to ids. Every output takes
-20 steps: the peers forbid the end and stop there; ours say 19 words and the end, the Transformers
-by weights that end there by themselves, the recurrent network by `decode.min_len` and `max_len`.
+text through `Run.stream`, as `saccade predict` does, but ends when as many as the beam is wide have
+ended, as the peers do; the peers go from ids to ids. Every output takes 20 steps: the peers forbid
+the end and stop there; ours say 19 words and the end, the Transformers by weights that end there by
+themselves, the recurrent network by `decode.min_len` and `max_len`.
 """
 
 import argparse
@@ -60,6 +61,12 @@ CASES: dict[str, tuple[str, int, int, dict[str, Any], str, list[str], float, flo
         "lstm", 5, 64, {"engine": "torch"}, "joeynmt", [], 3.0, 1.0),
     "torch / OpenNMT-py, lstm B64 k1": (
         "lstm", 1, 64, {"engine": "torch"}, "onmt", [], 3.0, 1.0),
+    "torch int8 / OpenNMT-py, lstm B64 k5": (
+        "lstm", 5, 64, {"engine": "torch", "int8": True}, "onmt", [], 3.0, 1.0),
+    "torch int8 / JoeyNMT, lstm B64 k5": (
+        "lstm", 5, 64, {"engine": "torch", "int8": True}, "joeynmt", [], 3.0, 1.0),
+    "torch int8 / OpenNMT-py, lstm B64 k1": (
+        "lstm", 1, 64, {"engine": "torch", "int8": True}, "onmt", [], 3.0, 1.0),
     "torch / OpenNMT-py, lstm B1 k5": (
         "lstm", 5, 1, {"engine": "torch"}, "onmt", [], 3.0, 0.1),
 }  # fmt: skip

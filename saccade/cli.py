@@ -174,6 +174,8 @@ def predict(
     request = model.request(
         nbest=nbest, settings=wanted, scored=scored, details=details, others=fellows
     )
+    if prefix or prefixes:
+        model.check_prefix(prefix)
     begin: Any = lines(prefixes) if prefixes else repeat(prefix)
     at_once = 1 if not named and sys.stdin.isatty() else LINES
     lost = 0
@@ -283,7 +285,7 @@ def exact(
     from saccade.training.run import load
 
     model = load(run)
-    wanted = {"alpha": alpha} | _decode(settings, None, False)
+    wanted = {"alpha": alpha, "length": "power"} | _decode(settings, None, False)
     lines = []
     _end_quietly()
     for line in counting(islice(model.compare(data, wanted, budget, order), limit), None):
@@ -339,13 +341,19 @@ def check(
     from collections import Counter
 
     from saccade.data.check import check as findings_of
-    from saccade.data.findings import table, together
-    from saccade.data.lines import counted
+    from saccade.data.findings import error, table, together
+    from saccade.data.lines import Defect, counted
+    from saccade.errors import DataError
     from saccade.tasks.choose import understand
 
-    settings_of_task, settings_of_data = understand(*_gathered(data, task, dev, settings))
     _end_quietly()
-    found = findings_of(settings_of_data, settings_of_task)
+    try:
+        settings_of_task, settings_of_data = understand(*_gathered(data, task, dev, settings))
+        found = findings_of(settings_of_data, settings_of_task)
+    except DataError as problem:  # nothing can be read at all
+        if not isinstance(problem.defect, Defect):
+            raise
+        found = iter([error(problem.defect)])
     levels: Counter[str] = Counter()
     for finding in found if as_json else (groups := together(found)):
         levels[finding.level] += finding.count

@@ -16,6 +16,8 @@ class ConfigError(SaccadeError):
 class DataError(SaccadeError):
     """A file that is missing, empty, undecodable or misshapen."""
 
+    defect: object = None  # what a reader found, where it was one thing
+
 
 class CheckpointError(SaccadeError):
     """A run directory that is incomplete, damaged, or of another version."""

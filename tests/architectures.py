@@ -1,10 +1,13 @@
 """Every architecture that a configuration can name, small: the laws are tried on each."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from saccade.config import Config, parse
+from saccade.decoding.search import Step
+from saccade.decoding.steps import ensemble, stepper
 from saccade.models.build import Generator, Network, build
 from saccade.nn.padded import Padded, pad
 
@@ -87,6 +90,23 @@ def language_model(decoder: str) -> Generator:
     built = network("model", None, decoder)
     assert isinstance(built, Generator)
     return built
+
+
+# Whatever a search can be given: every decoder with a source, language models, and an ensemble.
+SPEAKERS = (*DECODERS, "model lstm_off", "model gru_off", "model transformer", "ensemble")
+
+
+def begin(speaker: str, source: Padded, banned: Sequence[int] = ()) -> tuple[Step, Any]:
+    """The step of a speaker and its state after reading a source; language models read nothing."""
+    if speaker == "ensemble":
+        parts = [begin(one, source, banned) for one in ("transformer", "lstm_additive_cell")]
+        return ensemble([step for step, _ in parts]), tuple(state for _, state in parts)
+    kind, _, decoder = speaker.rpartition(" ")
+    net = language_model(decoder) if kind else generator("lstm", decoder)
+    with torch.inference_mode():
+        memory = None if kind else net.encode(source)
+        state = net.decoder.start(memory, len(source.lengths))
+    return stepper(net.decoder, banned), state
 
 
 def source_batch(lengths: tuple[int, ...] = (7, 3, 5)) -> Padded:

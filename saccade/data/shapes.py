@@ -50,7 +50,9 @@ def shape(paths: Sequence[str | Path], data: Data, task_kind: str | None = None)
     try:
         return look([str(path) for path in paths], data, task_kind, task_kind != "model")
     except FileError as error:
-        raise DataError(str(error.defect)) from None
+        problem = DataError(str(error.defect))
+        problem.defect = error.defect
+        raise problem from None
 
 
 def look(names: list[str], data: Data, kind: str | None, labelled: bool) -> Shape:

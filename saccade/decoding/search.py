@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from saccade.decoding.tree import Tree
+from saccade.decoding.tree import Fate, Tree
 from saccade.errors import ConfigError
 from saccade.nn.state import reorder, select
 
@@ -200,10 +200,13 @@ def beam_search(
         score, token, rows = (x.gather(-1, order).flatten(1) for x in (score, token, rows))
         # An open prefix ends with at most the score it has, over at most limit + 1 tokens.
         going = length(score.amax(-1), limit + 1.0) > best[:, -1]
-        if complete is not None:
-            going &= torch.tensor([len(found[b]) < complete for b in alive], device=device)
         if grown is not None:
-            _settle(grown, alive, going.tolist(), score)
+            _settle(grown, alive, ~going, score, "could not win")
+        if complete is not None:
+            enough = torch.tensor([len(found[b]) >= complete for b in alive], device=device)
+            if grown is not None:
+                _settle(grown, alive, going & enough, score, "enough had ended")
+            going &= ~enough
         if not bool(going.any()):
             break
         whole = t > 0 and bool(going.all())
@@ -301,11 +304,11 @@ def _grow(
         trees[source].turn()
 
 
-def _settle(trees: list[Tree], alive: list[int], going: list[bool], score: Tensor) -> None:
-    """Say of the open prefixes of sources that stop that they could not win any more."""
-    for b, source in enumerate(alive):
-        if not going[b]:
-            trees[source].stop([place for place, s in enumerate(score[b].tolist()) if s > -inf])
+def _settle(trees: list[Tree], alive: list[int], over: Tensor, score: Tensor, fate: Fate) -> None:
+    """Say of the open prefixes of sources whose search is over what became of them."""
+    for b in over.nonzero().flatten().tolist():
+        open_ones = [place for place, s in enumerate(score[b].tolist()) if s > -inf]
+        trees[alive[b]].stop(open_ones, fate)
 
 
 def _check(limits: Sequence[int], rows: int) -> None:

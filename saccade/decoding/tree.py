@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Literal
 
-Fate = Literal["kept", "ended", "outside the beam", "could not win"]
+Fate = Literal["kept", "ended", "outside the beam", "could not win", "enough had ended"]
 
 
 @dataclass(slots=True)
@@ -55,12 +55,12 @@ class Tree:
         """The step is over: the new beam takes the place of the old one."""
         self.beam, self.next = self.next, []
 
-    def stop(self, places: Sequence[int]) -> None:
-        """The search is over: these open places of the beam could not win any more."""
+    def stop(self, places: Sequence[int], fate: Fate) -> None:
+        """The search is over, and with it these open places of the beam."""
         for place in places:
             node = self.beam[place]
             if node is not None:
-                self.nodes[node].fate = "could not win"
+                self.nodes[node].fate = fate
 
     def path(self, node: int) -> list[int]:
         """The tokens from the first to this node."""

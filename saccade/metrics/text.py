@@ -68,7 +68,7 @@ def token_error_rate(
 Similarity = Callable[[str, Sequence[str]], list[float]]
 
 
-def similarity(metric: str) -> Similarity:
+def similarity(metric: str, unit: Literal["char", "token"] = "token") -> Similarity:
     """How near one text is to each of others, by the sentence: chrf, bleu, or 100 less an error."""
     match metric:
         case "chrf":
@@ -83,7 +83,7 @@ def similarity(metric: str) -> Similarity:
             ]
         case "token_error":
             return lambda text, others: [
-                100.0 - token_error_rate([text], [[other]]) for other in others
+                100.0 - token_error_rate([text], [[other]], unit=unit) for other in others
             ]
         case "sequence_error":
             return lambda text, others: [100.0 * (text == other) for other in others]

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from saccade.config import Decode
 from saccade.data.batches import Batch, Corpus, in_order
 from saccade.metrics import labels as metrics
 from saccade.models.build import Classifier
@@ -70,19 +71,22 @@ class Classify(LabelTask):
             ]
             return Prediction(*ranked[0], others=tuple(ranked[1:]))
 
-        return [one(row) for row in self._logits(network, [query.source for query in queries])]
+        sources = [query.source for query in queries]
+        return [one(row) for row in self._logits(network, sources, request.decode)]
 
     def score(self, network: Classifier, pairs: Sequence[Pair]) -> list[tuple[float, int]]:
-        logits = self._logits(network, [source for source, _ in pairs])
+        logits = self._logits(network, [source for source, _ in pairs], self.config.decode)
         gold = [self.labels.index(str(target)) for _, target in pairs]
         return [(log_p, 1) for log_p in log_probs_of(torch.stack(logits), gold)] if pairs else []
 
-    def _logits(self, network: Classifier, sources: Sequence[Source]) -> list[Tensor]:
+    def _logits(
+        self, network: Classifier, sources: Sequence[Source], decode: Decode
+    ) -> list[Tensor]:
         rows = encode_sources(self.tokenizer, sources)
 
         def work(some: list[list[int]]) -> list[Tensor]:
             return list(network(pad(some).to(device_of(network))).cpu())
 
         with torch.inference_mode():
-            budget = self.config.decode.batch_tokens
+            budget = decode.batch_tokens
             return in_batches(rows, [len(row) for row in rows], budget, work)

@@ -7,7 +7,7 @@ from typing import Any
 from saccade.decoding.exact import Order, exact_search
 from saccade.decoding.search import Hypothesis, Length, beam_search
 from saccade.models.build import Generator
-from saccade.tasks.generate import GeneratingTask
+from saccade.tasks.generate import TOO_LONG, GeneratingTask
 from saccade.tasks.task import Pair, Query, Request
 from saccade.text.vocab import EOS
 
@@ -58,7 +58,7 @@ def compare(
         (row,) = task.rows([query])
         limit = task.limit(row, request.decode)
         if limit < 0:
-            yield _passed_over(accepted, "longer than the model's positions")
+            yield _passed_over(accepted, TOO_LONG)
             continue
         begun = task.begin(network, [query], request)
         common: dict[str, Any] = {"end": EOS, "length": length}

@@ -153,7 +153,7 @@ class Fast:
             options |= {"include_prompt_in_result": False}
         batches = cut(
             [len(rows[i]) for i in fit],
-            decode.batch_tokens // width,
+            decode.batch_tokens,
             min(SENTENCES, max(1, HYPOTHESES // width)),
             equal=self.source is None,  # of different ones, it would search for the longer's ends
         )

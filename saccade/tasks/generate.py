@@ -5,7 +5,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -47,6 +47,8 @@ from saccade.text.vocab import BOS, EOS, PAD, SEP, UNK
 
 SILENT = (PAD, UNK, BOS, SEP)  # what is no text is never said
 ALTERNATIVES = 5  # shown beside a token
+TOO_LONG = "longer than the model's positions: shorten it"
+UNKNOWN = "its prefix holds what the model has no token for"
 
 
 class Found(NamedTuple):
@@ -131,7 +133,8 @@ class GeneratingTask(Task):
     ) -> list[tuple[str, float]]:
         """The candidates again, the one nearest to all others first."""
         name = getattr(self.config.task, "metric", "chrf") if decode.risk == "metric" else ""
-        utility = similarity(name or decode.risk)
+        unit: Literal["char", "token"] = "char" if self.output.config.kind == "char" else "token"
+        utility = similarity(name or decode.risk, unit)
         weights = [0.0 if decode.sample else score for _, score in ranked]
         order = least_risk([text for text, _ in ranked], weights, utility)
         return [ranked[i] for i in order]
@@ -143,9 +146,14 @@ class GeneratingTask(Task):
         rows, prefixes = self.rows(queries), self._prefixes(queries)
         limits = [self.limit(row, decode) for row in rows]
         for task, _ in request.others:
-            room = map(task.room, task.rows(queries))
-            limits = [min(pair) for pair in zip(limits, room, strict=True)]
-        fine = [i for i, limit in enumerate(limits) if limit >= 0]
+            rooms = map(task.room, task.rows(queries))
+            limits = [min(pair) for pair in zip(limits, rooms, strict=True)]
+        if request.model is not None:
+            room = positions_of(request.model.task.config.decoder) - 1
+            limits = [min(limit, room) for limit in limits]
+        problems = {i: TOO_LONG for i, limit in enumerate(limits) if limit < 0}
+        problems |= {i: UNKNOWN for i, prefix in enumerate(prefixes) if UNK in prefix}
+        fine = [i for i in range(len(queries)) if i not in problems]
 
         def work(some: list[int]) -> list[Found]:
             begun = self.begin(network, [queries[i] for i in some], request)
@@ -157,8 +165,7 @@ class GeneratingTask(Task):
         lengths = [len(rows[i]) + len(prefixes[i]) for i in fine]
         answers = in_batches(fine, lengths, budget, work, equal=self.equal)
         ready = dict(zip(fine, answers, strict=True))
-        trouble = "longer than the model's positions: shorten it"
-        return [ready.get(i) or Found([], trouble) for i in range(len(queries))]
+        return [ready.get(i) or Found([], problems[i]) for i in range(len(queries))]
 
     def begin(self, network: Generator, queries: Sequence[Query], request: Request) -> Begun:
         """What the network, and those that speak with it, make of these queries before a token."""
@@ -211,13 +218,7 @@ class GeneratingTask(Task):
         """The tokens with which each answer has to begin."""
         if not any(query.prefix for query in queries):
             return [[] for _ in queries]
-        prefixes = self.output.encode([query.prefix for query in queries])
-        for query, ids in zip(queries, prefixes, strict=True):
-            if UNK in ids:
-                raise ConfigError(
-                    f"the prefix {query.prefix!r} holds what the model has no token for"
-                )
-        return prefixes
+        return self.output.encode([query.prefix for query in queries])
 
     def stream(self, network: Generator, query: Query, request: Request) -> Iterator[str]:
         """The text of one answer, piece by piece as it comes; greedy, or drawn."""
@@ -369,6 +370,8 @@ def attention_of(decoder: Decoder) -> nn.Module:
 
 def check_voices(task: GeneratingTask, request: Request) -> None:
     """Refuse others that do not speak the same vocabulary."""
+    if request.model is not None and task.config.task.kind == "model":
+        raise ConfigError("decode.model: it is for other tasks; join language models by --with")
     voices = [("the ensemble", task.config.task.kind, other) for other in request.others]
     voices += [("decode.model", "model", request.model)] if request.model else []
     for where, kind, voice in voices:

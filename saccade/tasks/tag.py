@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from saccade.config import Decode
 from saccade.data.batches import Batch, Corpus, in_order
 from saccade.metrics import labels as metrics
 from saccade.models.build import Tagger
@@ -77,18 +78,20 @@ class Tag(LabelTask):
             tags = [self.labels.label(i) for i in best.tolist()]
             return Prediction(" ".join(tags), float(log_probs.sum()))
 
-        return [one(rows) for rows in self._logits(network, [query.source for query in queries])]
+        sources = [query.source for query in queries]
+        return [one(rows) for rows in self._logits(network, sources, request.decode)]
 
     def score(self, network: Tagger, pairs: Sequence[Pair]) -> list[tuple[float, int]]:
         found = []
+        sources = [source for source, _ in pairs]
         for logits, (_, tags) in zip(
-            self._logits(network, [source for source, _ in pairs]), pairs, strict=True
+            self._logits(network, sources, self.config.decode), pairs, strict=True
         ):
             gold = [self.labels.index(tag) for tag in tags or ()]
             found.append((sum(log_probs_of(logits, gold)), len(gold)))
         return found
 
-    def _logits(self, network: Tagger, sources: Sequence[Source]) -> list[Tensor]:
+    def _logits(self, network: Tagger, sources: Sequence[Source], decode: Decode) -> list[Tensor]:
         """For each source its (words, labels)."""
         cut = self.tokenizer.encode_words(sources)
 
@@ -99,5 +102,5 @@ class Tag(LabelTask):
             return [row[: index[-1] + 1] for row, (_, index) in zip(logits, some, strict=True)]
 
         with torch.inference_mode():
-            budget = self.config.decode.batch_tokens
+            budget = decode.batch_tokens
             return in_batches(cut, [len(ids) for ids, _ in cut], budget, work)

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from saccade.config import Config, assign, parse
+from saccade.config import Config, Decode, assign, parse
 from saccade.data.batches import Corpus
 from saccade.data.lines import Defect, Example, counted
 from saccade.data.sources import examples, read, words_of
@@ -41,6 +41,7 @@ from saccade.tasks.prepare import (
 from saccade.tasks.task import Pair, Prediction, Query, Request, Task, Voice, chunks
 from saccade.tasks.translate import Translate, references_of
 from saccade.tasks.workers import FEW, Here, Pending, Predictor, Workers, count_workers
+from saccade.text.vocab import UNK
 from saccade.training import checkpoint as disk
 from saccade.training import events
 from saccade.training.folder import (
@@ -62,6 +63,9 @@ from saccade.training.report import show
 from saccade.training.stop import Interrupted, Stop
 from saccade.training.trainer import to_disk
 
+HOW_FAST = {"engine", "int8"}  # settings that change nothing else
+OF_BEAMS = {"width", "complete", "length", "alpha", "groups", "diversity", "coverage", "risk"}
+OF_BEAMS |= {"candidates", "workers", "batch_tokens", *HOW_FAST}
 LINES = 2048  # read, sorted by length and decoded at once
 LARGE = 1 << 25  # bytes of training files that are worth a word before they are read
 
@@ -74,8 +78,8 @@ class Run:
         self.config = config
         self.task = task
         self.network = network
-        self._fast: dict[bool, Fast] = {}  # by decode.int8; made when first needed
-        self._packed: dict[bool, Any] = {}  # likewise, the network for the torch engine
+        self._fast: dict[tuple[bool, int], Fast] = {}  # by int8, workers; made when first needed
+        self._packed: dict[bool, Any] = {}  # by int8: the network for the torch engine
 
     def predict(
         self,
@@ -125,7 +129,8 @@ class Run:
             kind = config.task.kind
             if nbest > 1 and kind == "tag":
                 raise ConfigError(f"the {nbest} best: the task 'tag' has one answer")
-            if decode != self.config.decode or details or others:
+            changed = _changed(self.config.decode, decode) - {*HOW_FAST, "batch_tokens", "workers"}
+            if changed or details or others:
                 raise ConfigError(
                     f"the task '{kind}' does not search: it has no beam, samples, tree or ensemble"
                 )
@@ -182,9 +187,10 @@ class Run:
         if reason and decode.engine == "ctranslate2":
             raise ConfigError(f"decode.engine = 'ctranslate2': {reason}")
         if decode.engine != "torch" and not reason:
-            if decode.int8 not in self._fast:
-                self._fast[decode.int8] = Fast(self.task, self.network, decode, self.folder)
-            return self._fast[decode.int8].asked(request)
+            key = decode.int8, decode.workers
+            if key not in self._fast:
+                self._fast[key] = Fast(self.task, self.network, decode, self.folder)
+            return self._fast[key].asked(request)
         network: Any = self.network
         if decode.int8 or (queries >= FEW and not watched()):  # where it is worth the packing
             if decode.int8 not in self._packed:
@@ -208,6 +214,8 @@ class Run:
         """
         if not isinstance(self.task, GeneratingTask) or not isinstance(self.network, Generator):
             raise ConfigError(f"the task '{self.config.task.kind}' does not write piece by piece")
+        if useless := sorted(set(settings or {}) & OF_BEAMS):
+            raise ConfigError(f"decode.{useless[0]} has no part in writing piece by piece")
         request = self.request(settings=settings)
         query = Query(self._source(text, number), number - 1)
         if any(column.strip() for column in query.source):  # an empty line in, an empty line out
@@ -227,7 +235,11 @@ class Run:
             raise ConfigError(f"a budget of {budget}: exact search needs at least 1 step")
         if order not in ("depth", "best"):
             raise ConfigError(f"no order '{order}'; choose one of depth, best")
-        request = self.request(settings=settings)
+        unlike = {"sample", "risk", "groups", "coverage", "complete"}
+        if useless := sorted(set(settings or {}) & unlike):
+            raise ConfigError(f"decode.{useless[0]}: exact search is compared with plain beams")
+        plain = {key: getattr(Decode(), key) for key in unlike}
+        request = self.request(settings=plain | dict(settings or {}))
         pairs = _pairs(list(self._examples(data)))
         yield from compare(
             self.task,
@@ -244,18 +256,31 @@ class Run:
         export(self.task, self.network, path, fingerprint(self.folder / "model.safetensors"))
         return path
 
+    def check_prefix(self, prefix: str) -> None:
+        """Refuse a prefix that no answer can begin with."""
+        if not isinstance(self.task, GeneratingTask):
+            raise ConfigError(f"the task '{self.config.task.kind}' writes nothing: no prefix")
+        if UNK in self.task.output.encode([prefix])[0]:
+            raise ConfigError(f"the prefix {prefix!r} holds what the model has no token for")
+
     def reads(self, path: str | os.PathLike[str]) -> bool:
         """Whether a file is named as the training file was, and that was more than lines."""
         data = self.config.data
-        same = Path(path).suffix == Path(data.train[0].removesuffix(".gz")).suffix
+        name, known = (os.fspath(one).removesuffix(".gz") for one in (path, data.train[0]))
+        same = Path(name).suffix == Path(known).suffix
         return same and data.format in ("jsonl", "conllu", "columns")
 
     def sources(self, path: str | os.PathLike[str]) -> Iterator[tuple[str, ...]]:
         """The inputs in a file of the training data's format, with or without its targets."""
-        for row in read([os.fspath(path)], self.config.data, self.config.task.kind, labelled=False):
-            if isinstance(row, Defect):
+        data, due = self.config.data, 1
+        for row in read([os.fspath(path)], data, self.config.task.kind, labelled=False):
+            if isinstance(row, Defect) and row.code != "blank-source":
                 raise DataError(str(row))
-            yield row.source
+            line = row.line if isinstance(row, Example) else int(row.where.rpartition(":")[2])
+            if data.format == "jsonl":  # an empty line in, an empty line out
+                yield from repeat(("",), line - due)
+                due = line + 1
+            yield row.source if isinstance(row, Example) else ("",)
 
     def evaluate(
         self,
@@ -279,7 +304,14 @@ class Run:
             said = [one.text for one in self.stream(references_of(pairs), request)]
             loss = self.task.mean_loss(self.network, corpus, len(pairs))
             return {"loss": loss} | self.task.measured(pairs, said)
-        return self.task.evaluate(self.network, corpus, pairs, quick=False)
+        changed = _changed(self.config.decode, request.decode) - HOW_FAST
+        if others or changed or request.decode.engine == "ctranslate2":
+            raise ConfigError(
+                f"the task '{self.config.task.kind}' is measured without a search: of the settings "
+                "only --int8 has a part in it"
+            )
+        network = quantised(self.network) if request.decode.int8 else self.network
+        return self.task.evaluate(network, corpus, pairs, quick=False)
 
     def score(self, *data: str | os.PathLike[str]) -> Iterator[tuple[float, int]]:
         """For each example of these files log p(target | source), and of how many tokens."""
@@ -478,6 +510,10 @@ def _train(
         yield events.Finished(trainer.at.step, "stopped", {}, trainer.at.seconds)
         return
     yield from loop(trainer, ready.train, ready.dev, ready.dev_pairs, stop)
+
+
+def _changed(old: Decode, new: Decode) -> set[str]:
+    return {key for key in Decode.model_fields if getattr(old, key) != getattr(new, key)}
 
 
 def _in_order(queries: list[Query], pending: Pending) -> Iterator[Prediction]:

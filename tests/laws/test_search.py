@@ -7,18 +7,17 @@ import torch
 from torch import Tensor
 
 from saccade.decoding.search import Hypothesis, Length, beam_search, greedy, token_log_probs
-from saccade.decoding.steps import ban, stepper
+from saccade.decoding.steps import ban
 from saccade.errors import ConfigError
-from tests.architectures import DECODERS, VOCAB, generator, source_batch
+from saccade.nn.padded import Padded
+from tests.architectures import SPEAKERS, VOCAB, begin, source_batch
 
 END = 3
 
 
 def start(decoder: str, lengths: tuple[int, ...] = (7, 3, 5)) -> tuple[object, object, Tensor]:
-    net = generator("lstm", decoder)
-    with torch.inference_mode():
-        state = net.decoder.start(net.encode(source_batch(lengths)), len(lengths))
-    return stepper(net.decoder), state, torch.full((len(lengths),), 2)
+    step, state = begin(decoder, source_batch(lengths))
+    return step, state, torch.full((len(lengths),), 2)
 
 
 def same(one: list[Hypothesis], other: list[Hypothesis]) -> bool:
@@ -27,7 +26,7 @@ def same(one: list[Hypothesis], other: list[Hypothesis]) -> bool:
     return tokens and near
 
 
-@pytest.mark.parametrize("decoder", DECODERS)
+@pytest.mark.parametrize("decoder", SPEAKERS)
 def test_greedy_is_a_beam_of_one(decoder: str) -> None:
     step, state, first = start(decoder)
     limits = [9, 4, 6]
@@ -36,7 +35,7 @@ def test_greedy_is_a_beam_of_one(decoder: str) -> None:
     assert same(one, [hypotheses[0] for hypotheses in beam])
 
 
-@pytest.mark.parametrize("decoder", DECODERS)
+@pytest.mark.parametrize("decoder", SPEAKERS)
 def test_every_score_is_what_teacher_forcing_gives(decoder: str) -> None:
     step, state, first = start(decoder, (5,))
     for hypothesis in beam_search(step, state, first, end=END, width=4, limits=[6])[0]:
@@ -45,26 +44,22 @@ def test_every_score_is_what_teacher_forcing_gives(decoder: str) -> None:
         assert hypothesis.score == pytest.approx(float(forced.sum()), abs=1e-4)
 
 
-@pytest.mark.parametrize("decoder", DECODERS)
+@pytest.mark.parametrize("decoder", SPEAKERS)
 @pytest.mark.parametrize("width", [1, 3])
 def test_a_batch_is_searched_as_its_rows_are(decoder: str, width: int) -> None:
     lengths, limits = (7, 3, 5, 1), [8, 3, 5, 7]
     step, state, first = start(decoder, lengths)
     together = beam_search(step, state, first, end=END, width=width, limits=limits)
-    net = generator("lstm", decoder)
     source = source_batch(lengths)
     for b, length in enumerate(lengths):
-        from saccade.nn.padded import Padded
-
         alone = Padded(source.values[b : b + 1, :length], source.lengths[b : b + 1])
-        with torch.inference_mode():
-            one = net.decoder.start(net.encode(alone), 1)
+        _, one = begin(decoder, alone)
         found = beam_search(step, one, first[:1], end=END, width=width, limits=limits[b : b + 1])
         assert same(found[0], together[b])
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
-@pytest.mark.parametrize("decoder", ["lstm_additive_cell", "gru_off", "transformer"])
+@pytest.mark.parametrize("decoder", ["lstm_additive_cell", "gru_off", "transformer", "ensemble"])
 def test_a_wide_enough_beam_is_exhaustive(decoder: str, alpha: float) -> None:
     letters, limit = [5, 6, 7], 3
     step, state, first = start(decoder, (4,))

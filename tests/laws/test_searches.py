@@ -1,6 +1,7 @@
 """What must hold for exact search, sampling and every change of a step, over every decoder."""
 
 from collections import Counter
+from itertools import pairwise
 from math import exp, inf, log
 
 import numpy as np
@@ -30,19 +31,17 @@ from saccade.decoding.tree import Tree
 from saccade.errors import ConfigError
 from saccade.nn.padded import Padded
 from saccade.nn.state import select
-from tests.architectures import DECODERS, VOCAB, generator, source_batch
+from tests.architectures import SPEAKERS, VOCAB, begin, generator, source_batch
 
 END, LETTERS, LIMIT = 3, (5, 6, 7), 3
+BANNED = [i for i in range(VOCAB) if i not in (*LETTERS, END)]
 LENGTHS = [LOG_P, Length("power", 0.6), Length("power", 1.0), Length("gnmt", 0.8)]
 
 
 def start(decoder: str, lengths: tuple[int, ...] = (4,)) -> tuple[Step, object, Tensor]:
     """The step of a small model that knows three letters, and where it begins."""
-    net = generator("lstm", decoder)
-    with torch.inference_mode():
-        state = net.decoder.start(net.encode(source_batch(lengths)), len(lengths))
-    banned = [i for i in range(VOCAB) if i not in (*LETTERS, END)]
-    return stepper(net.decoder, banned), state, torch.full((len(lengths),), 2)
+    step, state = begin(decoder, source_batch(lengths), BANNED)
+    return step, state, torch.full((len(lengths),), 2)
 
 
 def forced(step: Step, state: object, first: Tensor, tokens: list[int]) -> float:
@@ -56,7 +55,7 @@ def chain(seed: int, size: int = 6) -> Step:
     return lambda tokens, state: (table[tokens], state)
 
 
-@pytest.mark.parametrize("decoder", DECODERS)
+@pytest.mark.parametrize("decoder", SPEAKERS)
 def test_a_wide_enough_beam_is_exact_is_exhaustive(decoder: str) -> None:
     step, state, first = start(decoder)
     for length in LENGTHS:
@@ -112,6 +111,20 @@ def test_a_wider_budget_never_gives_a_worse_score(seed: int, length: Length) -> 
         assert proofs[-1]
 
 
+@pytest.mark.parametrize("decoder", SPEAKERS)
+def test_a_wider_budget_never_gives_a_worse_text_of_a_model(decoder: str) -> None:
+    step, state, first = start(decoder)
+    for order in ("depth", "best"):
+        values = []
+        for budget in (1, 3, 10, 50):
+            found = exact_search(
+                step, state, first, end=END, limit=LIMIT, budget=budget, length=LOG_P, order=order
+            )
+            values.append(found.best.value if found.best else -inf)
+        assert found.proved
+        assert all(b >= a - 1e-6 for a, b in pairwise(values))
+
+
 def test_a_known_text_is_kept_until_it_is_beaten() -> None:
     step, first = chain(4, 8), torch.tensor([1])
     known = Hypothesis([9, 9], -0.001, -0.001)  # better than anything the table has
@@ -146,7 +159,7 @@ def test_the_best_are_found_block_by_block(seed: int, size: int, width: int, k: 
     assert torch.equal(total.gather(1, places), values)
 
 
-@pytest.mark.parametrize("decoder", ["lstm_additive_cell", "gru_off", "transformer"])
+@pytest.mark.parametrize("decoder", SPEAKERS)
 def test_finished_rows_never_change(decoder: str) -> None:
     """A row that ends early is what it would be if nothing went on after it."""
     step, state, first = start(decoder, (7, 3, 5, 4))
@@ -166,7 +179,7 @@ def test_finished_rows_never_change(decoder: str) -> None:
 # --- sampling -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("decoder", ["lstm_additive_cell", "gru_off", "transformer"])
+@pytest.mark.parametrize("decoder", SPEAKERS)
 def test_samples_come_as_often_as_the_model_says(decoder: str) -> None:
     step, state, first = start(decoder)
     step = steps.tempered(step, 1.0)  # what is not banned adds up to 1
@@ -194,7 +207,7 @@ def test_samples_come_as_often_as_the_model_says(decoder: str) -> None:
     assert chi < freedom + 4 * (2 * freedom) ** 0.5
 
 
-@pytest.mark.parametrize("decoder", DECODERS)
+@pytest.mark.parametrize("decoder", SPEAKERS)
 def test_a_row_is_sampled_the_same_in_any_batch(decoder: str) -> None:
     lengths, limits = (7, 3, 5, 1), [8, 3, 5, 7]
     step, state, first = start(decoder, lengths)
@@ -202,11 +215,10 @@ def test_a_row_is_sampled_the_same_in_any_batch(decoder: str) -> None:
     together = sample(step, state, first, end=END, limits=limits, seed=3, keys=keys)
     again = sample(step, state, first, end=END, limits=limits, seed=3, keys=keys)
     assert together == again
-    net, source = generator("lstm", decoder), source_batch(lengths)
+    source = source_batch(lengths)
     for b, length in enumerate(lengths):
         alone = Padded(source.values[b : b + 1, :length], source.lengths[b : b + 1])
-        with torch.inference_mode():
-            one = net.decoder.start(net.encode(alone), 1)
+        _, one = begin(decoder, alone)
         (found,) = sample(
             step, one, first[:1], end=END, limits=limits[b : b + 1], seed=3, keys=keys[b : b + 1]
         )
@@ -468,6 +480,21 @@ def test_a_tree_tells_what_was_kept_and_why_the_rest_fell() -> None:
             assert node.score == pytest.approx(float(log_probs.sum()), abs=1e-4)
             if i in parents:
                 assert node.fate == "kept"
+
+
+def test_a_search_that_had_enough_says_so_of_what_was_open() -> None:
+    first = torch.tensor([1])
+    for seed in range(20):
+        trees: list[Tree] = []
+        beam_search(
+            chain(seed, 6), None, first, end=0, width=3, limits=[9], complete=1, trees=trees
+        )
+        fates = Counter(node.fate for node in trees[0].nodes)
+        if fates["enough had ended"]:
+            assert not fates["could not win"]
+            break
+    else:
+        pytest.fail("no search was stopped by `complete`")
 
 
 def test_numbers_drawn_are_even_and_differ_by_every_part() -> None:

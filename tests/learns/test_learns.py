@@ -29,6 +29,10 @@ NETWORKS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "elman": (LSTM | {"cell": "elman"}, LUONG | {"cell": "elman"}),
     "elman_relu": (LSTM | {"cell": "elman_relu"}, ATTENTIVE | {"cell": "elman_relu"}),
     "gru": (LSTM | {"cell": "gru"}, ATTENTIVE | {"cell": "gru"}),
+    "elman without attention": (
+        LSTM | {"cell": "elman"},
+        LSTM | {"cell": "elman", "attention": "off", "context": "cell"},
+    ),
     "lstm without attention": (LSTM, LSTM | {"attention": "off", "context": "cell"}),
     "gru without attention": (
         LSTM | {"cell": "gru"},
@@ -95,3 +99,77 @@ def test_every_architecture_learns_copy_reverse_and_first(name: str, tmp_path: P
     for i, mark in enumerate(TASKS):
         some = right[i * len(held_out) : (i + 1) * len(held_out)]
         assert sum(some) >= 0.99 * len(some), mark
+
+
+QUICK = {
+    "train.steps": 600,
+    "train.rate": 4e-3,
+    "train.batch_tokens": 600,
+    "train.evaluate_every": 300,
+    "train.average": 0.95,
+}
+
+
+def test_a_language_model_learns_copy_reverse_and_first(tmp_path: Path) -> None:
+    """A line is a mark, a word, a sign and the answer: to go on from the sign is to know it."""
+    text = tmp_path / "text.txt"
+    lines = [f"{mark}{w}>{rule(w)}\n" for w in words(4000, seed=1) for mark, rule in TASKS.items()]
+    random.Random(3).shuffle(lines)
+    text.write_text("".join(lines), encoding="utf-8")
+    run = saccade.train(
+        text,
+        out=tmp_path / "run",
+        task="model",
+        quiet=True,
+        settings=QUICK
+        | {"task": {"tokenizer": {"kind": "char"}, "context": 48}, "decoder": LSTM | {"dim": 96}}
+        | {"train.steps": 1300, "train.batch_tokens": 1024, "train.rate": 6e-3},
+    )
+    for mark, rule in TASKS.items():
+        held_out = [f"{mark}{w}>" for w in dict.fromkeys(words(300, seed=2))]
+        found = run.predict(held_out, width=1)
+        right = [one.text == f"{s}{rule(s[1:-1])}" for s, one in zip(held_out, found, strict=True)]
+        assert sum(right) >= 0.99 * len(right), mark
+
+
+@pytest.mark.parametrize("pool", ["last", "mean", "max", "attention"])
+def test_classifiers_learn_the_first_token(pool: str, tmp_path: Path) -> None:
+    train, dev = tmp_path / "train.tsv", tmp_path / "dev.tsv"
+    for path, count, seed in ((train, 3000, 1), (dev, 300, 2)):
+        path.write_text("".join(f"{w}\t{w[0]}\n" for w in words(count, seed)), encoding="utf-8")
+    run = saccade.train(
+        train,
+        dev=dev,
+        out=tmp_path / "run",
+        task="classify",
+        quiet=True,
+        settings=QUICK
+        | {"task": {"tokenizer": {"kind": "char"}}, "head.pool": pool}
+        | {"encoder": LSTM if pool == "last" else TRANSFORMER},
+    )
+    assert run.evaluate()["accuracy"] >= 99
+
+
+@pytest.mark.parametrize("encoder", [LSTM, TRANSFORMER], ids=["lstm", "transformer"])
+def test_taggers_learn_copy_reverse_and_first(encoder: dict[str, Any], tmp_path: Path) -> None:
+    """The mark is a word, too, and its own tag."""
+
+    def rows(count: int, seed: int) -> str:
+        found = []
+        for i, w in enumerate(words(count, seed)):
+            mark, rule = list(TASKS.items())[i % 3]
+            found.append(f"{' '.join(mark + w)}\t{' '.join(mark + (rule(w) * len(w))[: len(w)])}\n")
+        return "".join(found)
+
+    train, dev = tmp_path / "train.tsv", tmp_path / "dev.tsv"
+    train.write_text(rows(6000, seed=1), encoding="utf-8")
+    dev.write_text(rows(600, seed=2), encoding="utf-8")
+    run = saccade.train(
+        train,
+        dev=dev,
+        out=tmp_path / "run",
+        task="tag",
+        quiet=True,
+        settings=QUICK | {"encoder": encoder, "train.steps": 1000},
+    )
+    assert run.evaluate()["accuracy"] >= 99

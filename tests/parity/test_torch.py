@@ -5,8 +5,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from saccade.config import parse
+from saccade.models.build import Generator, build
 from saccade.nn.attention import additive_mask
 from saccade.nn.loss import projected_cross_entropy
+from saccade.nn.padded import Padded
 from saccade.nn.recurrent import Recurrent
 from saccade.nn.transformer import Block
 
@@ -111,6 +114,44 @@ def test_our_decoder_block_is_torchs(norm_first: bool) -> None:
         memory_mask=additive_mask(keep, x.dtype),
     )
     assert torch.allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("norm_first", [True, False])
+@pytest.mark.parametrize("scaled", [True, False])
+def test_our_whole_transformer_is_torchs(norm_first: bool, scaled: bool) -> None:
+    part = {
+        "kind": "transformer", "dim": 8, "num_heads": 2, "ff_dim": 16, "num_layers": 3,
+        "positions": "none", "norm_first": norm_first, "scale_embedding": scaled,
+    }  # fmt: skip
+    raw = {"task": {"kind": "translate"}, "encoder": part, "decoder": part | {"tied": False}}
+    net = shaken(build(parse(raw, "test"), 12, 15))
+    assert isinstance(net, Generator)
+    options = {"norm_first": norm_first, "batch_first": True}
+    norms = [nn.LayerNorm(8) if norm_first else None for _ in range(2)]
+    encoder = nn.TransformerEncoder(
+        nn.TransformerEncoderLayer(8, 2, 16, **options), 3, norms[0], enable_nested_tensor=False
+    )
+    decoder = nn.TransformerDecoder(nn.TransformerDecoderLayer(8, 2, 16, **options), 3, norms[1])
+    for theirs, ours in ((encoder, net.encoder), (decoder, net.decoder)):
+        shaken(theirs)
+        for layer, block in zip(theirs.layers, ours.blocks, strict=True):
+            copy_block(layer, block, 2)
+        if theirs.norm is not None:
+            ours.norm.load_state_dict(theirs.norm.state_dict())
+    source, tokens = torch.randint(5, 12, (2, 5)), torch.randint(5, 15, (2, 6))
+    lengths = torch.tensor([5, 3])
+    out = torch.arange(5) >= lengths[:, None]
+    factor = 8**0.5 if scaled else 1.0
+    memory = encoder(factor * net.encoder.embedding.weight[source], src_key_padding_mask=out)
+    hidden = decoder(
+        factor * net.decoder.embedding.weight[tokens],
+        memory,
+        tgt_mask=nn.Transformer.generate_square_subsequent_mask(6),
+        memory_key_padding_mask=out,
+    )
+    state = net.decoder.start(net.encode(Padded(source, lengths)), 2)
+    logits, _ = net.decoder(tokens, state)
+    assert torch.allclose(logits, net.decoder.output(hidden), atol=1e-4)
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])

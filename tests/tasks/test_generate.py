@@ -1,5 +1,6 @@
 """What a request does to predictions: settings, prefixes, ensembles, risk, details, engines."""
 
+import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -91,8 +92,14 @@ def test_outputs_come_in_the_order_of_inputs(run: Run) -> None:
 
 
 def test_a_mistake_in_a_worker_is_the_users_to_read(run: Run) -> None:
-    with pytest.raises(ConfigError, match="no token for"):
-        run.predict(["abc"] * 3, settings=TORCH | {"workers": 2}, prefixes=["a", "日本", "b"])
+    with pytest.raises(ConfigError, match="no words for it"):
+        run.predict(["abc"] * 3, settings=TORCH | {"workers": 2, "banned": ["日本"]})
+
+
+def test_a_prefix_that_cannot_be_said_costs_its_own_line_alone(run: Run) -> None:
+    found = run.predict(["abc"] * 3, settings=TORCH, prefixes=["a", "日本", "b"])
+    assert [bool(one.problem) for one in found] == [False, True, False]
+    assert [one.text[:1] for one in found] == ["a", "", "b"]
 
 
 def test_a_beam_lists_its_best_in_order(run: Run) -> None:
@@ -121,7 +128,7 @@ def test_outputs_begin_as_they_are_told(run: Run) -> None:
         found = run.predict(TEXTS[:5], width, settings=TORCH, prefixes=prefixes)
         assert all(o.text.startswith(p) for o, p in zip(found, prefixes, strict=True))
     with pytest.raises(ConfigError, match="no token for"):
-        run.predict(["abc"], prefixes=["日本"])
+        run.check_prefix("日本")
     with pytest.raises(DataError, match="fewer prefixes than inputs"):
         run.predict(["abc", "d"], prefixes=["a"])
 
@@ -402,3 +409,17 @@ def test_a_watched_model_works_where_it_can_be_seen(tmp_path: Path) -> None:
     with watch(run.network) as maps:
         run.predict(TEXTS)
     assert any(path.endswith(".cross") for path in maps)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_memory_does_not_grow_with_the_file(run: Run) -> None:
+    """A stream of lines is answered as it comes: what is held does not depend on how many."""
+    request = run.request(settings=TORCH | {"width": 1, "max_len": 4, "workers": 1})
+    sizes = []
+    lines = (TEXTS[i % len(TEXTS)] for i in range(60_000))
+    for i, one in enumerate(run.stream(lines, request)):
+        assert not one.problem
+        if i in (10_000, 59_999):
+            sizes.append(int(Path("/proc/self/statm").read_text().split()[1]) * 4096)
+    assert sizes[1] - sizes[0] < 30_000_000
