@@ -113,15 +113,16 @@ def _labels(notes: dict[str, Group], train: Scan) -> None:
     often = {label: n for label, n in labels.items() if n > 1}
     if len(train.tally) >= LABELLED:
         for label in labels.keys() - often.keys():
-            where = f"{file}:{train.first[label]}"
-            notes["rare-label"].add(where, f"the label {label!r} occurs once", "")
+            line, text = train.first[label]
+            notes["rare-label"].add(f"{file}:{line}", f"the label {label!r} occurs once", text)
         notes["rare-label"].places.sort(key=lambda place: int(place.where.rpartition(":")[2]))
     if train.kind == "classify" and often and len(train.tally) >= LABELLED:
         total = sum(often.values())
         top, low = max(often, key=often.__getitem__), min(often, key=often.__getitem__)
         if often[top] >= 0.9 * total or often[low] * 20 < total / len(often):
             told = f"{low!r} has {often[low]:,} of {total:,} examples, {top!r} has {often[top]:,}"
-            notes["imbalance"].add(f"{file}:{train.first[low]}", told)
+            line, text = train.first[low]
+            notes["imbalance"].add(f"{file}:{line}", told, text)
     spelt: dict[str, list[str]] = defaultdict(list)
     for label in labels:
         plain = unicodedata.normalize("NFKC", label).casefold()
@@ -130,7 +131,8 @@ def _labels(notes: dict[str, Group], train: Scan) -> None:
         usual, *rare = sorted(same, key=lambda label: (-labels[label], label))
         for label in rare:
             message = f"the label {visible(label)!r}, elsewhere {visible(usual)!r}"
-            notes["label-spelling"].add(f"{file}:{train.first[label]}", message)
+            line, text = train.first[label]
+            notes["label-spelling"].add(f"{file}:{line}", message, text)
 
 
 def _repeats(train: Scan, dev: Scan) -> Iterator[Pick]:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from saccade.data.characters import visible
 from saccade.data.lines import Defect
 
 Level = Literal["error", "warning", "info"]
@@ -70,7 +71,7 @@ class Finding:
 
 def error(defect: Defect) -> Finding:
     """A row that cannot be read, as a finding."""
-    place = Place(defect.where, defect.message)
+    place = Place(defect.where, defect.message, visible(defect.text))
     return Finding("error", defect.code, 1, defect.advice, (place,))
 
 

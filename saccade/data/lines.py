@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 BLOCK = 1 << 20  # bytes read at once
+SHOWN = 80  # characters of a line that a defect keeps
 
 ADVICE = {
     "blank-source": "fill it in, or remove the row",
@@ -59,6 +60,7 @@ class Defect:
     where: str  # "train.tsv:214"
     message: str  # "expected 2 columns, found 3"
     advice: str  # what to do
+    text: str = ""  # the line, or its beginning, where there is one
 
     def __str__(self) -> str:
         return f"{self.where}: {self.message}; {self.advice}"
@@ -72,8 +74,9 @@ class FileError(Exception):
         self.defect = defect_at(code, name, line, message)
 
 
-def defect_at(code: str, name: str, line: int, message: str) -> Defect:
-    return Defect(code, f"{name}:{line}" if line else name, message, ADVICE[code])
+def defect_at(code: str, name: str, line: int, message: str, text: str = "") -> Defect:
+    where = f"{name}:{line}" if line else name
+    return Defect(code, where, message, ADVICE[code], text[:SHOWN])
 
 
 def lines_of(name: str, stream: io.RawIOBase | None = None) -> Iterator[str | Defect]:
@@ -134,12 +137,17 @@ def _decoded(block: bytes) -> list[str] | None:
 def _checked(line: bytes, name: str, number: int) -> str | Defect:
     if b"\0" in line:
         message = f"a NUL at byte {line.index(0) + 1} of the line"
-        return defect_at("nul", name, number, message)
+        return defect_at("nul", name, number, message, _around(line, line.index(0)))
     try:
         return line.decode()
     except UnicodeDecodeError as error:
         message = f"not UTF-8 at byte {error.start + 1} of the line"
-        return defect_at("utf8", name, number, message)
+        return defect_at("utf8", name, number, message, _around(line, error.start))
+
+
+def _around(line: bytes, at: int) -> str:
+    """Some text around a byte that is none."""
+    return line[max(at - SHOWN // 2, 0) :][:SHOWN].decode(errors="backslashreplace")
 
 
 def json_object(text: str) -> dict[str, Any] | None:

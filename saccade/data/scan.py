@@ -39,7 +39,7 @@ class Scan:
         self.paths, self.data, self.kind, self.letters = paths, data, kind, letters
         self.tally = Tallying().tally
         self.labels: Counter[str] = Counter()
-        self.first: dict[str, int] = {}  # the line where a label comes first
+        self.first: dict[str, tuple[int, str]] = {}  # where a label comes first: line, and text
         self.odd: dict[str, Group] = defaultdict(Group)  # by the code of `characters`
         self.forms: dict[tuple[int, str], Group] = defaultdict(Group)  # by column and form
         self.triples: list[Array] = []  # how often each occurs, by column
@@ -143,7 +143,8 @@ class Scan:
             return
         here = Counter(chain.from_iterable(map(_labels_of, rows)))
         for label in here.keys() - self.labels.keys():
-            self.first[label] = next(row.line for row in rows if label in _labels_of(row))
+            row = next(row for row in rows if label in _labels_of(row))
+            self.first[label] = row.line, visible(" ".join(row.source))
         self.labels.update(here)
 
     def _note(

@@ -75,7 +75,8 @@ def unseen(train_labels: Container[str], dev: Iterable[Example | Defect]) -> Ite
             if label not in train_labels and label not in told:
                 told.add(label)
                 message = f"the label {label!r} is not in the training data"
-                yield defect_at("unseen-label", row.file, row.line, message)
+                text = " ".join(row.source)
+                yield defect_at("unseen-label", row.file, row.line, message, text)
 
 
 def is_dev(source: tuple[str, ...], share: float, seed: int) -> bool:
@@ -130,7 +131,7 @@ def _tsv(names: list[str], data: Data, kind: str, labelled: bool) -> Rows:
             source = (cells[only],) if only is not None else tuple(cells[pick] for pick in picks)
             yield _example(source, None if last is None else cells[last], kind, name, number)
         elif text:
-            yield _columns(name, number, width, str(len(cells)))
+            yield _columns(name, number, width, str(len(cells)), text)
         else:
             blanks.append(number)
 
@@ -156,7 +157,7 @@ def _aligned(names: list[str], data: Data, kind: str, labelled: bool) -> Rows:
         source, target = (texts[:-1], texts[-1]) if labelled else (texts, None)
         made = _example(source, target, kind, used[0], number)
         if isinstance(made, Defect) and made.code == "blank-target":
-            made = defect_at(made.code, used[-1], number, made.message)
+            made = defect_at(made.code, used[-1], number, made.message, made.text)
         yield made
 
 
@@ -167,7 +168,9 @@ def _misaligned(
     counts = [count + sum(1 for _ in side) for count, side in zip(counts, sides, strict=True)]
     told = [f"{n} has {counted(c, 'line')}" for n, c in zip(names, counts, strict=True)]
     message = f"{', '.join(told)}: no partner from line {number} on"
-    return defect_at("misaligned", names[counts.index(max(counts))], number, message)
+    longest = counts.index(max(counts))
+    text = row[longest] if isinstance(row[longest], str) else ""
+    return defect_at("misaligned", names[longest], number, message, str(text))
 
 
 def _jsonl(names: list[str], data: Data, kind: str, labelled: bool) -> Rows:
@@ -181,15 +184,17 @@ def _jsonl(names: list[str], data: Data, kind: str, labelled: bool) -> Rows:
             continue
         row = json_object(text)
         if row is None:
-            yield defect_at("json", name, number, "not a JSON object")
+            yield defect_at("json", name, number, "not a JSON object", text)
             continue
         cells = [_plain(row.get(key), kind) for key in wanted]
         if None in cells:
             key = wanted[cells.index(None)]
             if key in row:
-                yield defect_at("value", name, number, f"the value of {key!r} is not a text")
+                message = f"the value of {key!r} is not a text"
+                yield defect_at("value", name, number, message, text)
             else:
-                yield defect_at("key", name, number, f"no key {key!r}; the keys are {listed(row)}")
+                message = f"no key {key!r}; the keys are {listed(row)}"
+                yield defect_at("key", name, number, message, text)
             continue
         texts = tuple(cell or "" for cell in cells)
         source, target = (texts[:-1], texts[-1]) if labelled else (texts, None)
@@ -243,7 +248,7 @@ def _blocks(names: list[str], data: Data, kind: str, labelled: bool) -> Rows:
             words.append(word(cells))
             tags.append(tag(cells))
         except IndexError:
-            yield _columns(name, number, width, str(len(cells)))
+            yield _columns(name, number, width, str(len(cells)), text)
             broken = True
         start = start if len(words) > 1 else number
 
@@ -274,9 +279,10 @@ def _example(
 ) -> Example | Defect:
     for text in source:
         if not text.strip():
-            return defect_at("blank-source", name, line, "the source is blank")
+            row = "\t".join([*source, target or ""])
+            return defect_at("blank-source", name, line, "the source is blank", row)
     if target is not None and not target.strip():
-        return defect_at("blank-target", name, line, "the target is blank")
+        return defect_at("blank-target", name, line, "the target is blank", "\t".join(source))
     if kind != "tag":
         return Example(source, target, name, line)
     return _tagged(words_of(source[0]), None if target is None else words_of(target), name, line)
@@ -286,17 +292,18 @@ def _tagged(
     words: tuple[str, ...], tags: tuple[str, ...] | None, name: str, line: int
 ) -> Example | Defect:
     if not all(word.strip() for word in words):
-        return defect_at("blank-source", name, line, "a word is blank")
+        return defect_at("blank-source", name, line, "a word is blank", " ".join(words))
     if tags is not None and not all(tag.strip() for tag in tags):
-        return defect_at("blank-target", name, line, "a tag is blank")
+        return defect_at("blank-target", name, line, "a tag is blank", " ".join(words))
     if tags is not None and len(words) != len(tags):
         message = f"{counted(len(words), 'word')}, but {counted(len(tags), 'tag')}"
-        return defect_at("tags", name, line, message)
+        return defect_at("tags", name, line, message, f"{' '.join(words)}\t{' '.join(tags)}")
     return Example(words, tags, name, line)
 
 
-def _columns(name: str, line: int, width: int, found: str) -> Defect:
-    return defect_at("columns", name, line, f"expected {counted(width, 'column')}, found {found}")
+def _columns(name: str, line: int, width: int, found: str, text: str = "") -> Defect:
+    message = f"expected {counted(width, 'column')}, found {found}"
+    return defect_at("columns", name, line, message, text)
 
 
 def _wanted(data: Data, labelled: bool) -> tuple[Column, ...]:

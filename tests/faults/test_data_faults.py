@@ -326,6 +326,8 @@ def test_a_planted_fault_is_found_with_its_line(name: str, tmp_path: Path) -> No
     assert abs(int(line) - int(number)) <= (5 if fault.code == "shift" else 0)
     assert place.message
     assert told[0].advice
+    if files[wanted][int(line) - 1].strip():
+        assert place.text.strip()  # an example of it
     others = {one.code for one in wrong(findings)} - {fault.code, *fault.also}
     assert not others
 
