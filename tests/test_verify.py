@@ -3,13 +3,18 @@
 import json
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from saccade import cli
+from saccade import verify as laws
 from saccade.models.decoders import RecurrentDecoder
+from saccade.tasks.language import LanguageModel
+from saccade.training.trainer import Trainer
 from saccade.verify import LAWS, verify
 from tests.training.test_training import SMALL, run_through, settings
 
@@ -56,6 +61,67 @@ def test_a_broken_law_is_found_and_is_exit_1(
     assert call(monkeypatch, "verify", runs / "language model") == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("FAIL cached = uncached")
+
+
+def a_row_sees_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = RecurrentDecoder.hidden
+
+    def hidden(self: RecurrentDecoder, tokens: torch.Tensor, state: object) -> object:
+        found, after = real(self, tokens, state)
+        return found + found.mean(0, keepdim=True), after
+
+    monkeypatch.setattr(RecurrentDecoder, "hidden", hidden)
+
+
+def padding_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = RecurrentDecoder.hidden
+
+    def hidden(self: RecurrentDecoder, tokens: torch.Tensor, state: object) -> object:
+        found, after = real(self, tokens, state)
+        return found * tokens.size(1), after
+
+    monkeypatch.setattr(RecurrentDecoder, "hidden", hidden)
+
+
+def greedy_ends_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = laws.greedy
+
+    def greedy(*words: Any, **named: Any) -> Any:
+        return [replace(one, tokens=one.tokens[:-1]) for one in real(*words, **named)]
+
+    monkeypatch.setattr(laws, "greedy", greedy)
+
+
+def each_part_is_a_mean(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = LanguageModel.loss
+
+    def loss(*words: Any) -> Any:
+        found, carry = real(*words)
+        return replace(found, sum=found.sum / found.count), carry
+
+    monkeypatch.setattr(LanguageModel, "loss", loss)
+
+
+def the_optimiser_forgets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Trainer, "_restore_tensors", lambda self, tensors: None)
+
+
+BROKEN = {
+    "batch = single": a_row_sees_the_others,
+    "padding is invisible": padding_counts,
+    "beam of 1 = greedy": greedy_ends_early,
+    "accumulation = a big batch": each_part_is_a_mean,
+    "stop and resume = straight through": the_optimiser_forgets,
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_every_other_law_can_fail_too(
+    name: str, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    BROKEN[name](monkeypatch)
+    law = next(law for law in verify(runs / "language model") if law.name == name)
+    assert law.passed is False, str(law)
 
 
 def test_a_run_without_its_data_says_so(runs: Path, tmp_path: Path) -> None:
