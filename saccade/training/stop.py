@@ -1,9 +1,9 @@
 """Stopping a run from outside: what SIGTERM and Ctrl-C do, in every phase of it.
 
 A signal is a request. Work that can be done again (preparing, evaluating) is left at once, a step
-and a save are finished first. Whoever does not answer in time (a long computation outside Python)
-is ended by a thread: a run can always go on from what is on the disk. Imports no torch, so that the
-command line listens from its first moment.
+between its parts; an update and a save are finished first. Whoever does not answer in time (a long
+computation outside Python) is ended by a thread: a run can always go on from what is on the disk.
+Imports no torch, so that the command line listens from its first moment.
 """
 
 import os
@@ -38,13 +38,17 @@ class Stop:
     def __call__(self) -> bool:
         return self.asked
 
+    def answer(self) -> None:
+        """Interrupted, if somebody has asked: for work that is left only between its parts."""
+        if self():
+            raise Interrupted
+
     @contextmanager
     def interruptible(self) -> Iterator[None]:
         """Inside, a request to stop is an Interrupted, raised at once."""
         try:
             self._leave = True
-            if self():
-                raise Interrupted
+            self.answer()
             yield
         finally:
             self._leave = False
@@ -85,13 +89,20 @@ class Stop:
                 raise Interrupted
 
     def _watch(self, reader: int) -> None:
-        """End the process if it does not answer a signal: its bytes arrive here without Python."""
-        byte = b""
+        """Read the signals' bytes, which arrive even while a computation keeps `_ask` waiting."""
+        asked = False
         with suppress(OSError):
-            while (byte := os.read(reader, 1)) and byte[0] not in SIGNALS:
-                pass
+            while byte := os.read(reader, 1):
+                if asked and byte[0] == signal.SIGINT:
+                    os._exit(130)
+                if not asked and byte[0] in SIGNALS:
+                    asked = True
+                    threading.Thread(target=self._end, daemon=True).start()
         os.close(reader)
-        if not byte or self._over.wait(GRACE):
+
+    def _end(self) -> None:
+        """End the process if it does not answer in time."""
+        if self._over.wait(GRACE):
             return
         while self._saving and not self._over.wait(0.05):
             pass
