@@ -156,10 +156,13 @@ def write_manifest(folder: Path, files: Mapping[str, Entry], step: int = 0) -> N
 
 def recover(folder: Path) -> None:
     """Put right what a process left that died while it wrote or removed a checkpoint."""
-    for old in folder.glob(".old-*"):
+    olds = list(folder.glob(".old-*"))
+    for old in olds:
         final = folder / old.name.replace(".old", "step")
         if not final.exists():
             os.replace(old, final)
+    if olds:
+        sync(folder)  # what stands in the place of an old one must be on the disk before it goes
     for left in (*folder.glob(".old-*"), *folder.glob(".aside-*"), *folder.glob(".gone-*")):
         shutil.rmtree(left, ignore_errors=True)
 
@@ -285,10 +288,11 @@ def fingerprint(weights: Mapping[str, Tensor]) -> str:
 def checkpoints(folder: Path) -> list[Path]:
     """The checkpoints of a run, oldest first, sound or not."""
     found = [path for path in folder.glob("step-*") if re.fullmatch(r"step-\d{8,18}", path.name)]
-    return sorted(found, key=_step)
+    return sorted(found, key=step_of)
 
 
-def _step(path: Path) -> int:
+def step_of(path: Path) -> int:
+    """The step of a checkpoint, by its name."""
     return int(path.name.removeprefix("step-"))
 
 
@@ -306,7 +310,7 @@ def latest_checkpoint(folder: Path) -> tuple[Path | None, list[str]]:
 def defect(path: Path) -> str | None:
     """What is wrong with a checkpoint, or None if every file is what its manifest says."""
     problem = damage(path, WANTED)
-    if problem is None and read_json(path / MANIFEST).get("step") != _step(path):
+    if problem is None and read_json(path / MANIFEST).get("step") != step_of(path):
         return "the manifest is that of another step"
     return problem
 
@@ -345,14 +349,18 @@ def digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def mean_of(paths: Iterable[Path]) -> dict[str, Tensor]:
-    """The mean of the weights of several checkpoints."""
+def mean_of(paths: Iterable[Path]) -> tuple[dict[str, Tensor], list[str]]:
+    """The mean of the weights of the sound ones of several checkpoints; what the others have."""
     total: dict[str, Tensor] = {}
+    problems: list[str] = []
     count = 0
     for path in paths:
         if problem := defect(path):
-            raise CheckpointError(f"{path}: {problem}")
+            problems.append(f"{path}: {problem}")
+            continue
         count += 1
         for name, tensor in read_tensors(path / "model.safetensors").items():
             total[name] = tensor.double() + total[name] if name in total else tensor.double()
-    return {name: (tensor / count).float() for name, tensor in total.items()}
+    if problems and not count:
+        raise CheckpointError("\n".join(problems[:5]))
+    return {name: (tensor / count).float() for name, tensor in total.items()}, problems

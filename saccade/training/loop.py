@@ -18,7 +18,14 @@ from saccade.training import checkpoint as disk
 from saccade.training.events import Evaluated, Event, Finished, Noticed, Saved, Skipped, StepDone
 from saccade.training.loader import Loader
 from saccade.training.stop import Interrupted, Stop
-from saccade.training.trainer import Position, Trainer, batch_rows, to_disk
+from saccade.training.trainer import (
+    EVALUATING,
+    Position,
+    Trainer,
+    batch_rows,
+    to_disk,
+    within_memory,
+)
 
 __all__ = ["Position", "Trainer", "finish", "train"]
 
@@ -74,7 +81,14 @@ def _train(
         due = at.pending  # an evaluation that a signal has put off
         if not due:
             batches = loader.take(at.epoch, at.index, config.accumulate)
-            done = trainer.step(batches, progress())
+            try:
+                done = trainer.step(batches, progress(), stop)
+            except Interrupted:  # all is as it was before the step
+                with stop.saving():
+                    path = trainer.save(due=False)
+                yield Saved(at.step, path)
+                reason = "stopped"
+                break
             if not done.finite:
                 yield Skipped(at.step, at.skipped)
                 if at.bad >= BAD_STEPS:
@@ -149,12 +163,14 @@ def _train(
             since += saved - paused
 
     if reason != "stopped":
-        with stop.saving(), to_disk(trainer.folder):
-            finish(trainer)
+        memory = within_memory(trainer.folder, "the making of the mean", "free memory")
+        with stop.saving(), to_disk(trainer.folder), memory:
+            problems = finish(trainer)
+        yield from (Noticed(f"{problem}: left out of the mean") for problem in problems)
     try:
         scores = {}
         if pairs and reason != "stopped":
-            with stop.interruptible():
+            with stop.interruptible(), within_memory(trainer.folder, *EVALUATING):
                 scores = trainer.task.evaluate(trainer.network, dev, pairs, quick=False)
     except Interrupted:
         reason = "stopped"
@@ -203,12 +219,18 @@ def examples_of(loader: Loader, epoch: int, index: int) -> list[int]:
     return [int(starts.searchsorted(place, "right")) - 1 for place in batches.spans(index)[0]]
 
 
-def finish(trainer: Trainer) -> None:
-    """Leave in the run and the network the weights that predict: the best, or a mean of several."""
+def finish(trainer: Trainer) -> list[str]:
+    """What is wrong with checkpoints that were to be averaged.
+
+    Leaves in the run and the network the weights that predict: the best, or a mean of several.
+    """
     config, model = trainer.config, trainer.folder / "model.safetensors"
+    problems: list[str] = []
     if config.average_checkpoints > 1:
-        disk.save_weights(model, disk.mean_of(trainer.averaged()))
+        mean, problems = disk.mean_of(trainer.averaged())
+        disk.save_weights(model, mean)
     elif not model.exists():  # nothing was ever evaluated
         disk.save_weights(model, trainer.predicting())
     disk.load_weights(model, trainer.network)
     trainer.network.eval()
+    return problems

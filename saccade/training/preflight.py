@@ -8,12 +8,12 @@ in the weights, in the random numbers or on the disk.
 import shutil
 import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from time import perf_counter
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from saccade.data.batches import Batch, Epoch
 from saccade.data.lines import Example
@@ -23,11 +23,12 @@ from saccade.tasks.task import Batches, Pair, Query, Request
 from saccade.training import checkpoint as disk
 from saccade.training.events import Event, Noticed
 from saccade.training.stop import Stop
-from saccade.training.trainer import Trainer, to_disk
+from saccade.training.trainer import EVALUATING, Trainer, to_disk, within_memory
 
 LONG = 600.0  # seconds of training that are worth a preflight
 MOST = 30.0  # seconds that it may take
 FEW = 4  # dev examples
+Files = dict[str, dict[str, Tensor]]
 
 
 def preflight(trainer: Trainer, ready: Prepared, stop: Stop) -> Iterator[Event]:
@@ -39,30 +40,33 @@ def preflight(trainer: Trainer, ready: Prepared, stop: Stop) -> Iterator[Event]:
     batches = trainer.task.epoch(ready.train, trainer.at.epoch)
     batch = largest(batches)
     step = seconds = LONG
-    for _ in range(2):  # the first of all is slower than those that follow
-        if wanted == "on" or seconds >= LONG:
-            step = min(step, time_of(trainer, batch, stop))
-            seconds = expected(trainer, len(batches), step)
+
+    def try_batch() -> None:
+        nonlocal step, seconds
+        for _ in range(2):  # the first of all is slower than those that follow
+            if (wanted == "on" or seconds >= LONG) and perf_counter() - began < MOST / 6:
+                step = min(step, time_of(trainer, batch, stop))
+                seconds = expected(trainer, len(batches), step)
+
+    late = [] if in_time(began + MOST, try_batch) else ["the largest batch"]
     if wanted == "auto" and seconds < LONG:
         return
-    size = try_disk(trainer)
-    late = False
+    files = as_large_as_any(trainer)
+    size = refuse_small_disk(trainer, files)
     try:
-        with stop.interruptible(), torch.random.fork_rng(devices=[]), within(began + MOST):
-            few = longest(ready.dev_pairs)
-            if few:
-                rows = [Example(source, target) for source, target in few]
-                dev, network = in_memory(trainer.task, rows), trainer.network.eval()
-                trainer.task.evaluate(network, dev, few, quick=False)
-                query, decode = Query(few[0][0]), trainer.task.config.decode
-                trainer.task.predict(network, [query], Request(decode))
-    except TimeoutError:
-        late = True
-    trainer.network.train()
-    left = "; an evaluation takes longer than this test, and was not tried to its end"
+        late += [] if in_time(began + MOST, lambda: try_disk(trainer, files)) else ["a checkpoint"]
+    finally:
+        shutil.rmtree(trainer.folder / "preflight", ignore_errors=True)
+    try:
+        done = in_time(began + MOST, lambda: try_dev(trainer, ready.dev_pairs, stop))
+    finally:
+        trainer.network.train()
+    late += [] if done else ["an evaluation"]
+    took = f"{step:.1f} s" if step < LONG else f"more than {MOST:g} s"
+    left = f"; for want of time {' and '.join(late)} was not tried to its end" if late else ""
     yield Noticed(
-        f"preflight: the largest batch took {step:.1f} s, a checkpoint has {megabytes(size)}, "
-        f"the disk has room{left if late else ''}; {perf_counter() - began:.1f} s in all"
+        f"preflight: the largest batch took {took}, a checkpoint has {megabytes(size)}, "
+        f"the disk has room{left}; {perf_counter() - began:.1f} s in all"
     )
 
 
@@ -104,27 +108,46 @@ def longest(pairs: list[Pair]) -> list[Pair]:
     return sorted(pairs, key=lambda pair: -sum(map(len, pair[0])))[:FEW]
 
 
-def try_disk(trainer: Trainer) -> int:
-    """Write a checkpoint as large as any, read it back, and see that the disk has room for all."""
+def try_dev(trainer: Trainer, pairs: list[Pair], stop: Stop) -> None:
+    """Evaluate the longest dev examples, and search for an answer to the longest of all."""
+    few = longest(pairs)
+    if not few:
+        return
+    memory = within_memory(trainer.folder, *EVALUATING)
+    with stop.interruptible(), torch.random.fork_rng(devices=[]), memory:
+        rows = [Example(source, target) for source, target in few]
+        dev, network = in_memory(trainer.task, rows), trainer.network.eval()
+        trainer.task.evaluate(network, dev, few, quick=False)
+        query, decode = Query(few[0][0]), trainer.task.config.decode
+        trainer.task.predict(network, [query], Request(decode))
+
+
+def as_large_as_any(trainer: Trainer) -> Files:
+    """The tensors of a checkpoint, by file, before the optimiser has any state."""
     weights, slots = disk.weights_of(trainer.network), {"adamw": 2, "sgd": 1}
-    files: dict[str, Any] = {"model": weights, "training": {}}
-    for i in range(slots[trainer.config.optimizer]):  # the optimiser has no state yet
+    files: Files = {"model": weights, "training": {}}
+    for i in range(slots[trainer.config.optimizer]):
         files["training"] |= {f"{i}.{name}": tensor for name, tensor in weights.items()}
     if trainer.average is not None:
         files["raw"] = weights
+    return files
+
+
+def try_disk(trainer: Trainer, files: Files) -> None:
+    """Write a checkpoint and read it back."""
     folder = trainer.folder / "preflight"
     with to_disk(trainer.folder):
         shutil.rmtree(folder, ignore_errors=True)
-        try:
-            path = disk.save_checkpoint(folder, 0, files, {})
-            problem = disk.defect(path)
-            size = sum(file.stat().st_size for file in path.iterdir())
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+        problem = disk.defect(disk.save_checkpoint(folder, 0, files, {}))
     if problem:
         raise TrainingError(
             f"{folder}: a checkpoint was not read back as it was written: {problem}"
         )
+
+
+def refuse_small_disk(trainer: Trainer, files: Files) -> int:
+    """The bytes of a checkpoint; TrainingError if the disk has no room for all that are kept."""
+    size = sum(t.numel() * t.element_size() for tensors in files.values() for t in tensors.values())
     many = max(trainer.config.keep, trainer.config.average_checkpoints)
     there = len(disk.checkpoints(trainer.folder / "checkpoints"))
     needed = size * (max(many - there, 0) + 2)  # one is written before the oldest is removed
@@ -141,23 +164,34 @@ def megabytes(size: int) -> str:
     return f"{size / 1e6:,.1f} MB"
 
 
-@contextmanager
-def within(moment: float) -> Iterator[None]:
-    """TimeoutError at a moment of the clock, where signals reach this thread."""
+class Late(BaseException):
+    """The time is over: no fault of a disk, as a TimeoutError could be, nor of anything else."""
+
+
+def in_time(moment: float, work: Callable[[], None]) -> bool:
+    """Whether some work came to its end before a moment of the clock, at which it is left.
+
+    It is left only where signals reach this thread, and as soon as Python has its turn.
+    """
     left = moment - perf_counter()
     if left <= 0:
-        raise TimeoutError
+        return False
     if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "SIGALRM"):
-        yield
-        return
+        work()
+        return True
 
     def ring(number: int, frame: Any) -> None:
-        raise TimeoutError
+        raise Late
 
     before = signal.signal(signal.SIGALRM, ring)
     signal.setitimer(signal.ITIMER_REAL, left)
     try:
-        yield
+        try:
+            work()
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+    except Late:
+        return False
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+    return True

@@ -431,6 +431,7 @@ def resume(
     stop = stop or Stop()
     read_settings(folder)
     with locked(folder):
+        stop.folder = folder
         raw, mark = read_settings(folder)
         if not mark.prepared:
             try:
@@ -448,9 +449,14 @@ def resume(
         old = config_in(raw, folder)
         config = raised(old, settings or {}, folder)
         saves = folder / "checkpoints"
-        if saves.is_dir():
-            disk.recover(saves)
-        path, problems = disk.latest_checkpoint(saves)
+        try:
+            with to_disk(folder), stop.interruptible():
+                if saves.is_dir():
+                    disk.recover(saves)
+                path, problems = disk.latest_checkpoint(saves)
+        except Interrupted:
+            yield events.Finished(0, "stopped", {}, 0.0)
+            return
         if problems and path is None:
             raise CheckpointError("\n".join(problems[:5]))
         yield from (events.Noticed(f"{problem}: passed over") for problem in problems)
@@ -462,9 +468,21 @@ def resume(
             with to_disk(folder):
                 write_config(folder, config, prepared=True)
         yield from (events.Changed(*change) for change in changes)
-        if (folder / "data" / disk.MANIFEST).exists() and (problem := disk.damage(folder / "data")):
-            raise CheckpointError(f"{folder / 'data'}: {problem}: train anew")
-        yield from _train(config, folder, reopen(config, folder), path, stop)
+        try:
+            with stop.interruptible():
+                ready = _reopened(config, folder)
+        except Interrupted:
+            yield events.Finished(disk.step_of(path) if path else 0, "stopped", {}, 0.0)
+            return
+        yield from _train(config, folder, ready, path, stop)
+
+
+def _reopened(config: Config, folder: Path) -> Prepared:
+    """The data of a run, which is what its manifest says."""
+    data = folder / "data"
+    if (data / disk.MANIFEST).exists() and (problem := disk.damage(data)):
+        raise CheckpointError(f"{data}: {problem}: train anew")
+    return reopen(config, folder)
 
 
 def _prepare(config: Config, folder: Path, stop: Stop) -> Iterator[events.Event]:
@@ -482,6 +500,7 @@ def _prepare(config: Config, folder: Path, stop: Stop) -> Iterator[events.Event]
             for path in (*files, *folder.glob("*.json")):
                 disk.sync(path)
             disk.write_manifest(folder / "data", entries)
+            disk.sync(folder)  # before it is said that all of this is there
             write_config(folder, config, prepared=True)
     except Interrupted:
         yield events.Finished(0, "stopped", {}, 0.0)

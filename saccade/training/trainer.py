@@ -27,8 +27,10 @@ from saccade.tasks.task import Pair, Task, device_of
 from saccade.training import checkpoint as disk
 from saccade.training.machine import autocast, choose_precision, out_of_memory, seed_all
 from saccade.training.optim import MovingAverage, build_optimizer, rate_at, scale_gradients
-from saccade.training.stop import Stop
+from saccade.training.stop import Interrupted, Stop
 
+EVALUATING = ("an evaluation", "lower decode.batch_tokens in config.toml")
+UPDATING = ("an update", "free memory (or train anew with a smaller train.batch_tokens)")
 SLOWER = 0.5  # of the rate, after going back
 TIMES = 3  # that a run goes back
 
@@ -92,19 +94,20 @@ class Trainer:
 
     # --- one step ---------------------------------------------------------------------------------
 
-    def step(self, batches: Sequence[Batch], progress: float) -> Done:
-        """One update from some batches' summed gradients."""
+    def step(self, batches: Sequence[Batch], progress: float, stop: Stop | None = None) -> Done:
+        """One update from some batches' summed gradients; Interrupted leaves no trace of it."""
         at = self.at
         rate = rate_at(self.config, at.step + 1, progress, at.plateau) * at.slow
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        nll, count = self.gradients(batches, progress)
+        nll, count = self.gradients(batches, progress, stop)
         self.scaler.unscale_(self.optimizer)
         norm = scale_gradients(self.parameters, max(count, 1), self.config.clip)
         finite = isfinite(float(norm + nll))
         searching = self.scaler.is_enabled() and self.scaler.get_scale() > 1.0  # for a scale
         if finite:
-            self.scaler.step(self.optimizer)
+            with within_memory(self.folder, *UPDATING):
+                self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
         at.step += 1
@@ -118,10 +121,13 @@ class Trainer:
             self.carry = None  # it may be as bad as the loss
         return Done(nll, count, norm, rate, finite)
 
-    def gradients(self, batches: Sequence[Batch], progress: float) -> tuple[Tensor, int]:
+    def gradients(
+        self, batches: Sequence[Batch], progress: float, stop: Stop | None = None
+    ) -> tuple[Tensor, int]:
         """Leave the summed gradients of the batches on the weights: (nll, how many tokens).
 
         What does not fit into memory is cut and tried again, as often as there are rows to cut.
+        A request to stop is answered between any two parts of the work.
         """
         if not self.network.training:
             self.network.train()
@@ -129,7 +135,11 @@ class Trainer:
         while True:
             self._rows = self._size = 0  # of the piece that is being tried
             try:
-                return self._gradients(batches, progress)
+                return self._gradients(batches, progress, stop or Stop())
+            except Interrupted:
+                self.optimizer.zero_grad(set_to_none=True)
+                self.carry = carry
+                raise
             except (RuntimeError, MemoryError) as error:
                 if not out_of_memory(error) or not self._size:
                     raise
@@ -146,7 +156,9 @@ class Trainer:
                 )
             self.room = self._size
 
-    def _gradients(self, batches: Sequence[Batch], progress: float) -> tuple[Tensor, int]:
+    def _gradients(
+        self, batches: Sequence[Batch], progress: float, stop: Stop
+    ) -> tuple[Tensor, int]:
         seed_all((self.task.config.seed * 1_000_003 + self.at.step) % 2**63, self.device)
         nll, count = torch.zeros((), device=self.device), 0
         for batch in batches:
@@ -154,6 +166,7 @@ class Trainer:
             before = random_state(self.device) if len(pieces) > 1 else None
             carried, carries = self.carry, []
             for piece in pieces:
+                stop.answer()
                 self._rows, self._size = piece.last - piece.first, size_of(batch, piece)
                 rows = torch.arange(piece.first, piece.last)
                 some = batch if len(pieces) == 1 else batch_rows(batch, rows)
@@ -166,6 +179,7 @@ class Trainer:
                         loss, carry = self.task.loss(
                             self.network, some.to(self.device), carry, progress
                         )
+                    stop.answer()
                     self.scaler.scale(loss.sum).backward()  # type: ignore[no-untyped-call]
                 carries.append(carry)
                 nll += loss.nll.detach()
@@ -193,7 +207,7 @@ class Trainer:
         if self.average is not None:
             self.average.swap(self.network)
         try:
-            with (stop or Stop()).interruptible():
+            with (stop or Stop()).interruptible(), within_memory(self.folder, *EVALUATING):
                 return self.task.evaluate(self.network, corpus, pairs, quick)
         finally:
             if self.average is not None:
@@ -210,7 +224,8 @@ class Trainer:
         """Remember an evaluation; whether it is the best so far."""
         at, value = self.at, scores[self.task.metric]
         value = value if self.task.higher_is_better else -value
-        at.ranked = sorted([*at.ranked, (value, at.step)], reverse=True)
+        if not at.bad:  # else there is no checkpoint of this step
+            at.ranked = sorted([*at.ranked, (value, at.step)], reverse=True)
         standing = (value, -scores["loss"])  # where the metric is the same, the loss decides
         if standing > at.best:
             at.best, at.since_best = standing, 0
@@ -257,12 +272,9 @@ class Trainer:
 
     def averaged(self) -> list[Path]:
         """The checkpoints whose mean is the result of the run."""
-        many, folder = self.config.average_checkpoints, self.folder / "checkpoints"
-        steps = self.at.saved[-many:]
-        if self.config.average_of == "best":
-            there = set(disk.checkpoints(folder))
-            ranked = [step for _, step in self.at.ranked if self._checkpoint(step) in there]
-            steps = ranked[:many] or steps
+        many, steps = self.config.average_checkpoints, self.at.saved
+        best = [step for _, step in self.at.ranked[:many]]
+        steps = best if best and self.config.average_of == "best" else steps[-many:]
         return [self._checkpoint(step) for step in sorted(steps)]
 
     def _checkpoint(self, step: int) -> Path:
@@ -280,8 +292,9 @@ class Trainer:
         else:
             disk.copy_weights(disk.weights_of(self.task.build()), self.network, self.folder)
             self.begin()
-        at = self.at
-        disk.remove_checkpoints(self.folder / "checkpoints", sound)  # what is later is no more
+        at, folder = self.at, self.folder / "checkpoints"
+        earlier = [path for path in disk.checkpoints(folder) if disk.step_of(path) <= at.step]
+        disk.remove_checkpoints(folder, earlier if sound else [])  # what is later is no more
         at.slow, at.skipped, at.seconds = slow, then.skipped, then.seconds
         at.best = max(at.best, then.best)  # model.safetensors still holds it
         return at.step
@@ -339,12 +352,31 @@ def to_disk(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        path, _ = disk.latest_checkpoint(folder / "checkpoints")
-        left = f"{path.name} is sound" if path else "there is no checkpoint yet"
         raise TrainingError(
             f"{folder}: cannot be written: {error.strerror or error}; training has stopped, "
-            f"{left}; make room, then: saccade resume {folder}"
+            f"{left_in(folder)}; make room, then: saccade resume {folder}"
         ) from None
+
+
+@contextmanager
+def within_memory(folder: Path, work: str, advice: str) -> Iterator[None]:
+    """Memory that ends where nothing can be cut ends training, with a line that says what to do."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not out_of_memory(error):
+            raise
+        message = (str(error).splitlines() or ["no memory"])[0]
+        raise TrainingError(
+            f"{folder}: out of memory in {work}; training has stopped, {left_in(folder)}; "
+            f"{advice}, then: saccade resume {folder} ({message})"
+        ) from None
+
+
+def left_in(folder: Path) -> str:
+    """What a run can go on from."""
+    path, _ = disk.latest_checkpoint(folder / "checkpoints")
+    return f"{path.name} is sound" if path else "there is no checkpoint yet"
 
 
 # --- parts of batches -----------------------------------------------------------------------------

@@ -1,6 +1,8 @@
-"""A shim over the calls by which checkpoints reach the disk: it counts, records, fails."""
+"""A shim over the calls by which checkpoints reach the disk and leave it: it counts, records,
+fails."""
 
 import os
+import shutil
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +12,7 @@ CALLS = ("open", "write", "fsync", "close", "replace", "mkdir")
 
 
 class Shim:
-    """Stands where the module `os` stood in `saccade.training.checkpoint`."""
+    """Stands where the modules `os` and `shutil` stood in `saccade.training.checkpoint`."""
 
     def __init__(self, fault: Callable[[int, str], Any] = lambda number, name: None):
         self.fault = fault  # called before every call; may raise, kill, or return a replacement
@@ -22,11 +24,21 @@ class Shim:
         real = getattr(os, name)
         return real if name not in CALLS else lambda *words: self.call(name, real, *words)
 
+    def rmtree(self, path: Any, ignore_errors: bool = False) -> None:
+        try:
+            self.call("rmtree", lambda path: shutil.rmtree(path, ignore_errors), path)
+        except OSError:
+            if not ignore_errors:
+                raise
+
     def call(self, name: str, real: Any, *words: Any) -> Any:
         self.count += 1
         real = self.fault(self.count, name) or real
+        there = name == "rmtree" and os.path.lexists(words[0])
         result = real(*words)
         match name:
+            case "rmtree" if there:
+                self.log.append(("remove", str(words[0])))
             case "open":
                 self.paths[result] = str(words[0])
                 if words[1] & os.O_CREAT:
@@ -41,8 +53,8 @@ class Shim:
         return result
 
     def __enter__(self) -> "Shim":
-        checkpoint.os = self  # type: ignore[assignment]
+        checkpoint.os = checkpoint.shutil = self  # type: ignore[assignment]
         return self
 
     def __exit__(self, *error: object) -> None:
-        checkpoint.os = os  # type: ignore[assignment]
+        checkpoint.os, checkpoint.shutil = os, shutil  # type: ignore[assignment]

@@ -15,7 +15,8 @@ from saccade.tasks.prepare import prepare
 from saccade.tasks.translate import Translate
 from saccade.training import checkpoint as disk
 from saccade.training import loop
-from saccade.training.events import Noticed, Skipped
+from saccade.training.events import Noticed, Saved, Skipped
+from saccade.training.optim import scale_gradients
 from saccade.training.run import resume, start
 from saccade.training.stop import Stop
 from saccade.training.trainer import Trainer
@@ -99,6 +100,33 @@ def test_before_any_checkpoint_the_run_begins_again(
     assert events[-1].step == 12
 
 
+def test_going_back_keeps_the_best_checkpoints_for_their_mean(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first three evaluations are the best; the steps from 10 on fail at the full rate."""
+    more = {"average_checkpoints": 3, "average_of": "best", "average": 0.0, "keep": 1}
+    config = settings("lstm", tmp_path, steps=20, evaluate_every=2, save_every=100, **more)
+    spoil(monkeypatch, "loss", lambda trainer: trainer.at.step >= 10 and trainer.at.slow == 1.0)
+    values = iter([3.0, 2.0, 1.0])
+
+    def evaluate(self: Any, *words: Any, **named: Any) -> dict[str, float]:
+        value = next(values, 0.0)
+        return {"loss": 1.0, self.metric: value if self.higher_is_better else -value}
+
+    monkeypatch.setattr(Translate, "evaluate", evaluate)
+    folder, each = new_folder(config, tmp_path / "run"), {}
+    said = ""
+    for event in start(config, folder):
+        if isinstance(event, Saved):
+            each[event.step] = disk.read_tensors(event.path / "model.safetensors")
+        said += f"{event.text}\n" if isinstance(event, Noticed) else ""
+    assert "back to step 10" in said
+    assert "left out" not in said
+    for name, weight in weights(folder).items():
+        best = torch.stack([each[step][name] for step in (2, 4, 6)]).double()
+        assert torch.equal(weight, best.mean(0).float()), name
+
+
 def test_in_the_end_it_stops_and_names_the_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,6 +189,70 @@ def test_a_batch_that_does_not_fit_is_cut_with_the_same_result(
         assert nll == pytest.approx(nll_cut, rel=1e-5)
         for weight, value in one.items():
             assert torch.allclose(value, other[weight], rtol=0, atol=1e-6), weight
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_the_gradients_of_a_batch_that_is_cut_are_those_of_the_whole(
+    name: str, tmp_path: Path
+) -> None:
+    """With AdamW, which makes much of the smallest gradient, and with clipping."""
+    more = {"word_dropout": 0.2, "accumulate": 2, "optimizer": "adamw", "clip": 1.0}
+    ready = prepare(settings(name, tmp_path, **more), tmp_path)
+    batches = loop.Loader(ready.task, ready.train).take(0, 0, 2)
+    found = []
+    for room in (None, 60, 1):
+        trainer = Trainer(ready.task, ready.task.build(), tmp_path)
+        trainer.room = room
+        _, count = trainer.gradients(batches, 0.5)
+        scale_gradients(trainer.parameters, count, trainer.config.clip)
+        found.append([p.grad for p in trainer.parameters if p.grad is not None])
+    for other in found[1:]:
+        for one, cut in zip(found[0], other, strict=True):
+            assert torch.allclose(one, cut, rtol=0, atol=1e-6)
+
+
+OUT = RuntimeError("[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory")
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "nth", "preflight", "words"),
+    [
+        (Translate, "evaluate", 2, "off", "decode.batch_tokens"),
+        (Translate, "evaluate", 4, "off", "decode.batch_tokens"),  # the last, of all dev examples
+        (torch.optim.AdamW, "step", 5, "off", "train.batch_tokens"),
+        (torch.optim.AdamW, "step", 1, "off", "train.batch_tokens"),
+        (Translate, "evaluate", 1, "on", "decode.batch_tokens"),
+        (Translate, "predict", 1, "on", "decode.batch_tokens"),
+    ],
+)
+def test_where_nothing_can_be_cut_training_ends_with_a_line_and_goes_on_later(
+    where: Any, name: str, nth: int, preflight: str, words: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    config = settings("lstm", tmp_path, preflight=preflight)
+    run_through(config, tmp_path / "straight")
+    real, calls = getattr(where, name), 0
+
+    def out_at_the_nth(*given: Any, **named: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == nth:
+            raise OUT
+        return real(*given, **named)
+
+    monkeypatch.setattr(where, name, out_at_the_nth)
+    with pytest.raises(TrainingError) as caught:
+        run_through(config, tmp_path / "run")
+    said = str(caught.value)
+    assert "out of memory" in said
+    assert words in said
+    assert f"saccade resume {tmp_path / 'run'}" in said
+    assert ("no checkpoint yet" if nth == 1 else "is sound") in said
+    assert len(said.splitlines()) == 1
+    monkeypatch.undo()
+    list(resume(tmp_path / "run"))
+    one, other = weights(tmp_path / "straight"), weights(tmp_path / "run")
+    assert all(torch.equal(one[key], other[key]) for key in one)
 
 
 def test_one_example_that_does_not_fit_is_an_error(

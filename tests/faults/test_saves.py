@@ -98,6 +98,41 @@ def test_a_failing_disk_leaves_a_sound_checkpoint(again: bool, tmp_path: Path) -
             assert [p.name[:5] for p in (folder / "checkpoints").iterdir()].count(".asid") == 0
 
 
+@pytest.mark.parametrize("again", [False, True], ids=["a new step", "the same step again"])
+def test_one_call_that_fails_and_a_crash_leave_a_sound_checkpoint(
+    again: bool, tmp_path: Path
+) -> None:
+    """A disk that fails once, at each call in turn; what is done about it is no less safe."""
+    numbers, new = random.Random(9), 3 if again else 4
+    (tmp_path / "0").mkdir()
+    save(tmp_path / "0", 3, 1.0)
+    calls = calls_of(lambda: save(tmp_path / "0", new, 2.0)).count
+    for number in range(1, calls + 1):
+        before, folder = tmp_path / f"{number}-before", tmp_path / f"{number}"
+        before.mkdir()
+        save(before, 3, 1.0)
+        shutil.copytree(before, folder)
+
+        def fault(count: int, name: str, number: int = number) -> None:
+            if count == number:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        failed = False
+        try:
+            with Shim(fault) as shim:
+                save(folder, new, 2.0)
+        except OSError:
+            failed = True
+        log = moved(shim.log, folder, before)
+        for upto in range(max(len(log) - 6, 0), len(log) + 1):
+            for attempt in range(6):
+                left = tmp_path / f"{number}-{upto}-{attempt}"
+                Crash(before, log).leave(upto, numbers, left)
+                assert found(left) in (1.0, 2.0)
+                shutil.rmtree(left)
+        assert failed or found(folder) == 2.0
+
+
 def test_short_writes_are_continued(tmp_path: Path) -> None:
     def fault(count: int, name: str) -> Any:
         return (lambda fd, data: os.write(fd, data[:7])) if name == "write" else None
@@ -189,6 +224,11 @@ class Crash:
                 change = {path.name: None, Path(entry[2]).name: node}
                 parent["now"][Path(entry[2]).name] = node
                 parent["later"].append(change)
+            case "remove":
+                node = parent["now"].pop(path.name)
+                node["later"] += [{name: None} for name in node["now"]]
+                node["now"] = {}
+                parent["later"].append({path.name: None})
 
     def write(self, node: dict[str, Any], numbers: random.Random, target: Path) -> None:
         if node["file"]:
@@ -260,6 +300,49 @@ def test_a_crash_leaves_the_old_text_or_the_new_one(tmp_path: Path) -> None:
             left = tmp_path / f"{upto}-{attempt}"
             Crash(folder, log).leave(upto, numbers, left)
             assert (left / "config.toml").read_text() in ("old" * 1000, "new" * 900)
+
+
+def test_a_crash_while_preparing_leaves_all_of_the_data_or_no_word_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What calls itself prepared has its vocabularies and its data, to the last byte."""
+    from saccade.training import run
+    from saccade.training.folder import read_settings
+
+    config, numbers = settings("lstm", tmp_path), random.Random(10)
+    before, folder = tmp_path / "before", tmp_path / "run"
+    before.mkdir()
+    folder.mkdir()
+    real = run.prepare
+    with Shim() as shim:
+
+        def prepare(config: Any, folder: Path) -> Any:
+            """Written by others: nothing of it is synced yet, in no known order."""
+            ready = real(config, folder)
+            shim.log.append(("mkdir", str(folder / "data")))
+            for file in (*folder.glob("*.json"), *(folder / "data").iterdir()):
+                shim.log += [("create", str(file)), ("write", str(file), file.read_bytes())]
+            return ready
+
+        monkeypatch.setattr(run, "prepare", prepare)
+        events = start(config, folder)
+        next(events)
+        events.close()
+    names = [path.name for path in folder.glob("*.json")]
+    assert names
+    log = [e for e in moved(shim.log, folder, before) if Path(e[1]).is_relative_to(before)]
+    prepared = 0
+    for upto in range(len(log) + 1):
+        for attempt in range(8):
+            left = tmp_path / f"{upto}-{attempt}"
+            Crash(before, log).leave(upto, numbers, left)
+            if (left / "config.toml").exists() and read_settings(left)[1].prepared:
+                prepared += 1
+                assert disk.damage(left / "data", ["dev.jsonl"]) is None
+                for name in names:
+                    assert (left / name).read_bytes() == (folder / name).read_bytes()
+            shutil.rmtree(left)
+    assert prepared
 
 
 # --- damaged bytes --------------------------------------------------------------------------------

@@ -72,6 +72,62 @@ def test_ctrl_c_does_the_same(phase: str, small: Small, server: Server) -> None:
     stop_and_go_on(small, server, signal.SIGINT, where, nth)
 
 
+def stopped(server: Server, number: int, where: str, nth: int, run: Path, *words: object) -> None:
+    done = server.run(*words, signal=[number, where, nth])
+    assert done.code == 75, f"{done.code}: {done.said}"
+    assert done.seconds < 10
+    assert f"saccade resume {run}" in done.said
+    assert "Traceback" not in done.said
+
+
+RESUMING = [
+    ("saccade.training.run.reopen", 1),
+    ("saccade.training.checkpoint.recover", 1),
+    ("saccade.training.checkpoint.digest", 1),
+    ("saccade.training.checkpoint.digest", 6),
+    ("saccade.training.trainer:Trainer.restore", 1),
+]
+PREFLIGHT = [
+    ("saccade.training.preflight.try_disk", 1),
+    ("saccade.training.preflight.time_of", 1),
+    ("saccade.training.preflight.time_of", 2),
+    ("saccade.training.preflight.try_dev", 1),
+]
+
+
+def stop_while_resuming(small: Small, server: Server, number: int, where: str, nth: int) -> None:
+    expected, _ = small.straight("lstm", 0, STEPS)
+    recipe, run = small.recipe("lstm", 0, STEPS), small.new()
+    step = "saccade.training.trainer:Trainer.step"
+    stopped(server, number, step, 7, run, "train", recipe, "--out", run)
+    stopped(server, number, where, nth, run, "resume", run)
+    assert small.finish(recipe, run) == expected
+
+
+def stop_in_the_preflight(small: Small, server: Server, number: int, where: str, nth: int) -> None:
+    expected, _ = small.straight("lstm", 0, STEPS)
+    recipe, run = small.recipe("lstm", 0, STEPS), small.new()
+    words = ["train", recipe, "--out", run, "--set", "train.preflight=on"]
+    stopped(server, number, where, nth, run, *words)
+    assert small.finish(recipe, run) == expected
+
+
+def test_a_signal_while_resuming_and_in_the_preflight_does_the_same(
+    small: Small, server: Server
+) -> None:
+    stop_while_resuming(small, server, signal.SIGTERM, *RESUMING[0])
+    stop_in_the_preflight(small, server, signal.SIGTERM, *PREFLIGHT[0])
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_so_does_any_signal_there(number: int, small: Small, server: Server) -> None:
+    for where, nth in RESUMING:
+        stop_while_resuming(small, server, number, where, nth)
+    for where, nth in PREFLIGHT:
+        stop_in_the_preflight(small, server, number, where, nth)
+
+
 @pytest.mark.faults
 def test_a_process_that_cannot_answer_ends_in_time(small: Small, server: Server) -> None:
     expected, _ = small.straight("lstm", 0, STEPS)
@@ -101,6 +157,30 @@ def test_a_second_ctrl_c_ends_the_process_at_once(tmp_path: Path) -> None:
         [sys.executable, "-c", code], capture_output=True, timeout=30, check=False
     )
     assert done.returncode == 130
+
+
+def test_a_second_ctrl_c_does_not_wait_for_a_computation(tmp_path: Path) -> None:
+    """While one call outside Python lasts, no handler of Python's can run."""
+    import subprocess
+    import sys
+    import time
+
+    code = (
+        "import hashlib, os, signal, threading\n"
+        "from saccade.training.stop import Stop\n"
+        "with Stop() as stop:\n"
+        "    for seconds in (0.2, 0.5):\n"
+        "        kill = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT))\n"
+        "        kill.daemon = True\n"
+        "        kill.start()\n"
+        "    hashlib.pbkdf2_hmac('sha256', b'a', b'b', 2**31 - 1)\n"  # many minutes
+    )
+    began = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, timeout=60, check=False
+    )
+    assert done.returncode == 130
+    assert time.monotonic() - began < 6  # less than anybody's patience
 
 
 def test_a_second_process_is_refused_and_a_dead_one_is_not_in_the_way(tmp_path: Path) -> None:

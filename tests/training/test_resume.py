@@ -1,20 +1,26 @@
 """Stopping and going on: means, put-off evaluations, raised limits, workers, preflights."""
 
 import json
+import shutil
+import time
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 
 import saccade
 from saccade.errors import CheckpointError, ConfigError, TrainingError
+from saccade.tasks.language import LanguageModel
+from saccade.tasks.translate import Translate
 from saccade.training import checkpoint as disk
-from saccade.training import loop, preflight
+from saccade.training import loop, preflight, run
 from saccade.training.events import Changed, Evaluated, Finished, Noticed, Prepared
 from saccade.training.report import show
 from saccade.training.run import new_folder, put_off, read_config, resume, start
 from saccade.training.stop import Interrupted, Stop
+from saccade.training.trainer import Trainer
 from tests.training.test_training import SMALL, corpus, run_through, settings, until, weights
 
 
@@ -36,6 +42,93 @@ def test_checkpoints_that_a_signal_causes_leave_no_trace_in_a_mean(
     for halt in [*halts[1:], None]:
         list(until(halt, lambda stop: resume(tmp_path / "halted", stop)))
     assert same(tmp_path / "straight", tmp_path / "halted")
+
+
+@pytest.mark.parametrize("which", ["last", "best"])
+@pytest.mark.parametrize("missing", [False, True], ids=["damaged", "missing"])
+def test_a_mean_leaves_out_what_is_not_sound_and_says_so(
+    which: str, missing: bool, tmp_path: Path
+) -> None:
+    more = {"average_checkpoints": 3, "average_of": which, "average": 0.0, "save_every": 4}
+    run_through(settings("lstm", tmp_path, **more), tmp_path / "run", stop_after=9)
+    folder = tmp_path / "run" / "checkpoints"
+    first = folder / "step-00000004"
+    if missing:
+        shutil.rmtree(first)
+    else:
+        (first / "model.safetensors").write_bytes(b"?" * 100)
+    said = [e.text for e in resume(tmp_path / "run") if isinstance(e, Noticed)]
+    assert len(said) == 1
+    assert str(first) in said[0]
+    assert said[0].endswith("left out of the mean")
+    others = [folder / f"step-{step:08d}" for step in (8, 12)]
+    expected, problems = disk.mean_of(others)
+    assert not problems
+    assert all(torch.equal(w, expected[name]) for name, w in weights(tmp_path / "run").items())
+    with pytest.raises(CheckpointError, match="step-00000004"):
+        disk.mean_of([first])
+
+
+@pytest.mark.parametrize("name", ["language model", "lstm"])
+def test_a_step_is_left_between_its_batches(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step of many batches may take longer than the time to stop in."""
+    config = settings(name, tmp_path, accumulate=3, preflight="off")
+    run_through(config, tmp_path / "straight")
+    folder, stop = new_folder(config, tmp_path / "run"), Stop()
+    kind = LanguageModel if name == "language model" else Translate
+    real, after = kind.loss, 0
+
+    def loss(self: Any, *words: Any) -> Any:
+        nonlocal after
+        after += stop.asked
+        stop.asked |= torch.is_grad_enabled() and steps == 5
+        return real(self, *words)
+
+    monkeypatch.setattr(kind, "loss", loss)
+    steps = 0
+    with mock.patch.object(loop, "REPORT_SECONDS", 0.0):
+        for event in start(config, folder, stop):
+            steps = max(steps, getattr(event, "step", 0))
+    assert isinstance(event, Finished)
+    assert (event.reason, event.step) == ("stopped", 5)
+    assert not after
+    assert disk.latest_checkpoint(folder / "checkpoints")[0] == folder / "checkpoints/step-00000005"
+    monkeypatch.undo()
+    list(resume(folder))
+    assert same(tmp_path / "straight", folder)
+
+
+def test_a_run_that_ends_by_patience_remembers_it(tmp_path: Path) -> None:
+    more = {"steps": 1000, "patience": 3, "rate": 1e-9, "evaluate_every": 2, "save_every": 5}
+    config = settings("lstm", tmp_path, **more)
+    straight = run_through(config, tmp_path / "straight")
+    worse = [e.step for e in straight if isinstance(e, Evaluated) and not e.best]
+    assert len(worse) >= 3
+    for number, halt in enumerate([worse[0] - 1, worse[0], worse[-1] - 1]):
+        folder = tmp_path / str(number)
+        events = run_through(config, folder, stop_after=halt)
+        assert (events[-1].step, events[-1].reason) == (halt, "stopped")
+        end = list(resume(folder))[-1]
+        assert (end.step, end.reason) == (straight[-1].step, straight[-1].reason)
+        assert same(tmp_path / "straight", folder)
+
+
+def test_a_run_that_is_being_checked_can_already_be_gone_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hashing may take longer than the time to stop in; what is printed then needs the folder."""
+    run_through(settings("lstm", tmp_path), tmp_path / "run", stop_after=3)
+    real, stop, known = disk.digest, Stop(), []
+
+    def digest(path: Path) -> str:
+        known.append(stop.folder)
+        return real(path)
+
+    monkeypatch.setattr(disk, "digest", digest)
+    list(resume(tmp_path / "run", stop))
+    assert set(known) == {tmp_path / "run"}
 
 
 class StopInEvaluation(Stop):
@@ -192,28 +285,65 @@ def test_a_preflight_tells_that_the_disk_is_too_small(
         run_through(settings("lstm", tmp_path, preflight="on"), tmp_path / "run")
 
 
-def test_a_preflight_of_a_long_evaluation_ends_in_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def noticed(config: Any, folder: Path) -> str:
+    """The first thing that a run says, and then it is left."""
+    for event in start(config, new_folder(config, folder)):
+        if isinstance(event, Noticed):
+            return event.text
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("what", "where", "name"),
+    [
+        ("the largest batch", Trainer, "_gradients"),
+        ("a checkpoint", disk, "write_manifest"),
+        ("an evaluation", Translate, "evaluate"),
+    ],
+)
+def test_a_preflight_ends_in_time_whatever_is_slow(
+    what: str, where: Any, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import time
-
-    from saccade.tasks.translate import Translate
-
     def endless(*words: Any, **named: Any) -> Any:
         until = time.monotonic() + 20
         while time.monotonic() < until:
             pass
 
     config = settings("lstm", tmp_path, preflight="on")
-    monkeypatch.setattr(preflight, "MOST", 1.0)
-    monkeypatch.setattr(Translate, "evaluate", endless)
-    began, said = time.monotonic(), ""
-    for event in start(config, new_folder(config, tmp_path / "run")):
-        if isinstance(event, Noticed):
-            said = event.text
-            break
+    folder = tmp_path / "run"
+    began, real, said = time.monotonic(), run.preflight, ""
+
+    def only_now(*words: Any) -> Any:
+        with monkeypatch.context() as patch:
+            patch.setattr(preflight, "MOST", 1.0)
+            patch.setattr(where, name, endless)
+            yield from real(*words)
+
+    monkeypatch.setattr(run, "preflight", only_now)
+    said = noticed(config, folder)
+    assert f"for want of time {what}" in said
     assert "was not tried to its end" in said
     assert time.monotonic() - began < 10
+    assert not (folder / "preflight").exists()
+
+
+def test_a_preflight_tries_a_slow_batch_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, calls = preflight.time_of, 0
+
+    def time_of(*words: Any) -> float:
+        nonlocal calls
+        calls += 1
+        time.sleep(0.6)
+        return real(*words)
+
+    monkeypatch.setattr(preflight, "time_of", time_of)
+    for most, expected in ((3.0, 1), (30.0, 2)):
+        calls = 0
+        monkeypatch.setattr(preflight, "MOST", most)
+        noticed(settings("lstm", tmp_path, preflight="on"), tmp_path / str(expected))
+        assert calls == expected
 
 
 def test_a_short_run_has_no_preflight_and_a_long_one_has(tmp_path: Path) -> None:
