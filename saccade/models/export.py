@@ -3,7 +3,9 @@
 The weights are the same; what differs is their layout, and that positions are a table.
 """
 
+import hashlib
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,8 @@ from saccade.nn.transformer import Block, FeedForward
 
 POSITIONS = 2048  # of a table of waves, which here has an end
 STAMP = "saccade.json"
+LARGEST = 1 << 20  # bytes of the stamp
+SPARE = 1 << 27  # bytes of an export that are no weights: names, positions
 
 
 def why_not(config: c.Config) -> str:
@@ -74,9 +78,46 @@ def export_ctranslate2(
     spec.config.layer_norm_epsilon = 1e-5 if config.decoder.norm == "layer" else 1e-6
     spec.validate()
     spec.optimize()
-    folder.mkdir(parents=True, exist_ok=True)
-    spec.save(str(folder))
-    (folder / STAMP).write_text(json.dumps({"weights": stamp}), encoding="utf-8")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in folder.iterdir():  # what is written stays here
+            if path.is_symlink() or not (path.is_file() or path.is_dir()):
+                raise ConfigError(f"{path}: is no plain file: remove it, then export")
+        spec.save(str(folder))
+        files = {path.name: digest(path) for path in folder.iterdir() if _is_ours(path)}
+        said = json.dumps({"weights": stamp, "files": files})
+        (folder / STAMP).write_text(said, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{folder}: cannot be written: {error.strerror or error}") from None
+
+
+def is_export(folder: Path, weights: Path) -> bool:
+    """Whether a folder holds what was made from these weights, whole and unchanged, and no more."""
+    try:
+        with os.scandir(folder) as found:
+            entries = {entry.name: entry for entry in found}
+        plain = all(entry.is_file(follow_symlinks=False) for entry in entries.values())
+        if folder.is_symlink() or not plain or entries.pop(STAMP).stat().st_size > LARGEST:
+            return False
+        most = 4 * weights.stat().st_size + SPARE
+        if sum(entry.stat().st_size for entry in entries.values()) > most:
+            return False
+        said = json.loads((folder / STAMP).read_text(encoding="utf-8"))
+        if said["weights"] != digest(weights) or said["files"].keys() != entries.keys():
+            return False
+        return all(digest(folder / name) == sha for name, sha in said["files"].items())
+    except (AttributeError, KeyError, OSError, RecursionError, TypeError, ValueError):
+        return False
+
+
+def digest(path: Path) -> str:
+    """The SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _is_ours(path: Path) -> bool:
+    return path.name in ("model.bin", "config.json") or "vocabulary" in path.name
 
 
 def _specs() -> Any:

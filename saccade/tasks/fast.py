@@ -4,8 +4,6 @@ What it cannot answer as the torch engine would (an output at its limit, a speci
 beyond its table of positions) is searched for again, here.
 """
 
-import hashlib
-import json
 import os
 import tempfile
 from collections.abc import Sequence
@@ -16,7 +14,7 @@ from saccade.config import Decode
 from saccade.decoding.search import Hypothesis, Length
 from saccade.errors import ConfigError
 from saccade.models.build import Generator
-from saccade.models.export import STAMP, export_ctranslate2, longest, why_not
+from saccade.models.export import digest, export_ctranslate2, is_export, longest, why_not
 from saccade.nn.watch import watched
 from saccade.tasks.generate import SILENT, Found, GeneratingTask
 from saccade.tasks.task import Prediction, Query, Request, Task, cut, device_of
@@ -84,8 +82,7 @@ def export(task: Task, network: Any, folder: Path, stamp: str = "") -> None:
 
 def fingerprint(weights: Path) -> str:
     """What tells whether an export was made from these weights."""
-    with weights.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return digest(weights)
 
 
 class Fast:
@@ -113,10 +110,8 @@ class Fast:
     def _folder(self, run: Path, temporary: Path) -> Path:
         """Where the model is: exported before from these very weights, or now."""
         made = run / "ctranslate2"
-        if (made / STAMP).is_file():
-            stamp = json.loads((made / STAMP).read_text(encoding="utf-8")).get("weights")
-            if stamp == fingerprint(run / "model.safetensors"):
-                return made
+        if is_export(made, run / "model.safetensors"):
+            return made
         export(self.task, self.network, temporary)
         return temporary
 
