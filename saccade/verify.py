@@ -22,6 +22,7 @@ from saccade.data.batches import Batch, collate, load_examples
 from saccade.data.lines import Example
 from saccade.decoding.search import beam_search, greedy
 from saccade.decoding.steps import stepper
+from saccade.errors import CheckpointError
 from saccade.models.build import Generator, Network
 from saccade.nn.dropout import Part, part_of
 from saccade.nn.padded import Padded
@@ -31,7 +32,7 @@ from saccade.tasks.task import Pair, Task
 from saccade.text.vocab import BOS, EOS
 from saccade.training import checkpoint as disk
 from saccade.training import loop
-from saccade.training.run import load
+from saccade.training.run import check_ids, load
 from saccade.training.stop import Stop
 from saccade.training.trainer import Trainer, batch_rows
 
@@ -83,6 +84,8 @@ def verify(folder: Path) -> Iterator[Law]:
     pairs = sorted(load_examples(folder / "data" / "dev.jsonl"), key=lambda pair: len(pair[0][0]))
     pairs = [pair for pair in pairs if pair[0] and all(part.strip() for part in pair[0])]
     pairs = pairs[:: max(1, len(pairs) // EXAMPLES)][:EXAMPLES]  # short ones and long ones
+    if not pairs:
+        raise CheckpointError(f"{folder / 'data'}: holds no example to measure on: train anew")
     rows = [Example(source, target) for source, target in pairs]
     batch = collate(in_memory(run.task, rows), np.arange(len(rows)))
     sample = Sample(folder, run.config, run.task, run.network, pairs, batch)
@@ -207,6 +210,7 @@ def resuming_is_never_having_stopped(sample: Sample) -> Law:
     config = sample.config.model_copy(update={"train": train})
     task = load_task(config, sample.folder)
     ready = reopen(config, sample.folder)
+    check_ids(sample.network, ready.train, sample.folder)
     few = sample.pairs[:2]
     dev = in_memory(task, [Example(source, target) for source, target in few])
 

@@ -1,7 +1,7 @@
 """Configurations -> networks: one `match` per union, and the first weights of every layer.
 
-A network is built without memory on the meta device (`with torch.device("meta")`), given storage,
-and filled by `init_weights`; `build` does all three.
+A network is first an `outline`, without memory, on the meta device; `filled` gives it storage and
+its first weights. `build` does both.
 """
 
 from typing import assert_never
@@ -69,10 +69,19 @@ Network = Generator | Classifier | Tagger
 
 def build(config: c.Config, source_size: int, target_size: int, seed: int | None = None) -> Network:
     """A configuration's network with its first weights; the sizes are of vocabularies or labels."""
+    return filled(outline(config, source_size, target_size), config.seed if seed is None else seed)
+
+
+def outline(config: c.Config, source_size: int, target_size: int) -> Network:
+    """A configuration's network without memory: shapes alone, on the meta device."""
     with torch.device("meta"):
-        network = build_network(config, source_size, target_size)
+        return build_network(config, source_size, target_size)
+
+
+def filled(network: Network, seed: int) -> Network:
+    """The network of an outline, with memory and its first weights."""
     give_storage(network, torch.device("cpu"))
-    torch.manual_seed(config.seed if seed is None else seed)
+    torch.manual_seed(seed)
     init_weights(network)
     return network
 

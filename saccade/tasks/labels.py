@@ -12,7 +12,7 @@ from torch import Tensor
 
 from saccade.config import Classify, Config, Tag
 from saccade.data.batches import Corpus, Epoch, epoch_of
-from saccade.models.build import Network, build
+from saccade.models.build import Network, outline
 from saccade.nn.loss import Loss
 from saccade.tasks.task import Pair, Task
 from saccade.text.tokenizers import Tokenizer
@@ -54,8 +54,8 @@ class LabelTask(Task):
         self.tokenizer.save(folder / "tokenizer.json")
         self.labels.save(folder / "labels.json")
 
-    def build(self) -> Network:
-        return build(self.config, len(self.tokenizer), len(self.labels))
+    def outline(self) -> Network:
+        return outline(self.config, len(self.tokenizer), len(self.labels))
 
     def epoch(self, corpus: Corpus, number: int) -> Epoch:
         return epoch_of(corpus, self.config.train.batch_tokens, self.config.seed, number)

@@ -16,7 +16,7 @@ from saccade.config import Config, RecurrentDecoder
 from saccade.config import LanguageModel as Settings
 from saccade.data.batches import Array, Batch, Corpus, Stream
 from saccade.errors import ConfigError
-from saccade.models.build import Generator, Network, build
+from saccade.models.build import Generator, Network, outline
 from saccade.nn.loss import Loss
 from saccade.nn.padded import pad
 from saccade.nn.state import detach
@@ -67,8 +67,8 @@ class LanguageModel(GeneratingTask):
         rows = self.tokenizer.encode([source[0] for source, _ in pairs])
         return [], [[*ids, EOS] for ids in rows], []
 
-    def build(self) -> Network:
-        return build(self.config, 0, len(self.tokenizer))
+    def outline(self) -> Network:
+        return outline(self.config, 0, len(self.tokenizer))
 
     def epoch(self, corpus: Corpus, number: int) -> Stream:
         ids = corpus.target.ids

@@ -18,7 +18,7 @@ from torch import Tensor
 from saccade.config import Config, Decode
 from saccade.data.batches import Batch, Corpus
 from saccade.decoding.tree import Tree
-from saccade.models.build import Network
+from saccade.models.build import Network, filled
 from saccade.nn.dropout import uniform
 from saccade.nn.loss import Loss
 from saccade.text.vocab import UNK
@@ -118,8 +118,12 @@ class Task(ABC):
         """Examples as rows of ids."""
 
     @abstractmethod
+    def outline(self) -> Network:
+        """The network of the configuration, without memory: shapes alone."""
+
     def build(self) -> Network:
         """The network of the configuration, with its first weights."""
+        return filled(self.outline(), self.config.seed)
 
     @abstractmethod
     def epoch(self, corpus: Corpus, number: int) -> Batches:

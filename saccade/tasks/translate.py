@@ -11,7 +11,7 @@ from saccade.config import Config, Decode
 from saccade.config import Translate as Settings
 from saccade.data.batches import Batch, Corpus, Epoch, epoch_of, in_order
 from saccade.metrics import text as metrics
-from saccade.models.build import Generator, Network, build
+from saccade.models.build import Generator, Network, outline
 from saccade.nn.dropout import uniform
 from saccade.nn.loss import Loss
 from saccade.nn.padded import Padded, pad
@@ -76,8 +76,8 @@ class Translate(GeneratingTask):
             [],
         )
 
-    def build(self) -> Network:
-        return build(self.config, len(self.source), len(self.target))
+    def outline(self) -> Network:
+        return outline(self.config, len(self.source), len(self.target))
 
     def epoch(self, corpus: Corpus, number: int) -> Epoch:
         return epoch_of(corpus, self.config.train.batch_tokens, self.config.seed, number)

@@ -11,17 +11,17 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import safetensors
 import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from saccade.errors import CheckpointError
+from saccade.errors import CheckpointError, TrainingError
 from saccade.training.machine import out_of_memory
 
 FORMAT = 1  # of a run directory; a reader refuses what is newer
@@ -29,7 +29,10 @@ MANIFEST = "manifest.json"
 WANTED = {"model.safetensors", "training.safetensors", "state.json"}  # what a checkpoint is made of
 BLOCK = 1 << 24  # bytes written at once, at most
 SMALL = 1 << 20  # ... and at least, as far as there are so many
-LARGEST = 1 << 26  # bytes of a JSON or TOML file
+LARGEST = {"config.toml": 1 << 21, MANIFEST: 1 << 20, "state.json": 1 << 24}  # bytes
+VOCABULARY = 1 << 25  # ... of any other JSON file
+VALUES = 1 << 21  # in a JSON file: each takes far more memory than bytes of the file
+HEADER = 1 << 21  # bytes of a safetensors file that tell of its tensors
 DTYPES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
     torch.int64: "I64", torch.int32: "I32", torch.uint8: "U8", torch.bool: "BOOL",
@@ -204,10 +207,25 @@ def refuse_tricks(path: Path) -> os.stat_result:
     return found
 
 
+def refuse_giants(path: Path) -> None:
+    """CheckpointError unless a JSON or TOML file is plain, and as small as ours are."""
+    most = LARGEST.get(path.name, VOCABULARY)
+    if refuse_tricks(path).st_size > most:
+        raise CheckpointError(f"{path}: is larger than {most >> 20} MB, which none of ours is")
+    values = 0
+    try:
+        with path.open("rb") as file:
+            for block in iter(lambda: file.read(SMALL), b""):
+                values += sum(block.count(mark) for mark in (b",", b"[", b"{"))
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
+    if values > VALUES:
+        raise CheckpointError(f"{path}: has more than {VALUES:,} values, which none of ours has")
+
+
 def read_text(path: Path) -> str:
     """The text of a run's small file."""
-    if refuse_tricks(path).st_size > LARGEST:
-        raise CheckpointError(f"{path}: is larger than {LARGEST >> 20} MB, which none of ours is")
+    refuse_giants(path)
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
@@ -225,49 +243,112 @@ def read_json(path: Path) -> dict[str, Any]:
     return found
 
 
-def read_tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file."""
+class Header(NamedTuple):
+    """What a safetensors file says of itself."""
+
+    tensors: dict[str, Any]  # the dtype, the shape and the data_offsets of each
+    metadata: dict[str, str]
+    start: int  # of the tensors' bytes
+
+
+def read_header(path: Path) -> Header:
+    """What a safetensors file says of itself; it is sound, and no tensor has been read."""
     if not path.exists() and not path.is_symlink():
         raise CheckpointError(f"{path}: no such file; is this a finished run?")
     refuse_tricks(path)
     try:
-        return safetensors.torch.load_file(path)
+        with path.open("rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+            if size > HEADER:
+                raise ValueError(f"a header of {size} bytes, which none of ours has")
+            text = file.read(size)
+        with safetensors.safe_open(path, "numpy"):  # the library looks at every offset
+            tensors = json.loads(text.decode())
     except Exception as error:  # the library has no one class for what a header can be
         kind = "not enough memory" if out_of_memory(error) else "damaged"
-        raise CheckpointError(f"{path}: {kind}: {error}") from None
+        raise CheckpointError(f"{path}: {kind}: {_short(error)}") from None
+    return Header(tensors, tensors.pop("__metadata__", None) or {}, 8 + size)
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file."""
+    read_header(path)
+    try:
+        return safetensors.torch.load_file(path)
+    except Exception as error:
+        kind = "not enough memory" if out_of_memory(error) else "damaged"
+        raise CheckpointError(f"{path}: {kind}: {_short(error)}") from None
 
 
 def load_weights(path: Path, network: nn.Module) -> None:
-    """Copy the weights of a file into a network of the same shape."""
-    weights = read_tensors(path)
-    with path.open("rb") as file:  # the library has found the header to be sound
-        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-    metadata = header.get("__metadata__", {})
-    version = metadata.get("format", "")
-    if version.isdigit() and int(version) > FORMAT:
+    """Read the weights of a file into a network of the same shapes, without a second copy."""
+    header = refuse_misfit(path, network)
+    version = header.metadata.get("format", "")
+    if re.fullmatch(r"[0-9]{1,9}", version) and int(version) > FORMAT:
         raise CheckpointError(
             f"{path}: is of format {version}; this version reads up to {FORMAT}: upgrade saccade"
         )
-    if metadata.get("sha256", expected := fingerprint(weights)) != expected:
+    sha, kinds = hashlib.sha256(), {name: dtype for dtype, name in DTYPES.items()}
+    with path.open("rb") as file, torch.no_grad():
+        for name, parameter in sorted(network.named_parameters()):
+            entry = header.tensors[name]
+            dtype = kinds.get(entry["dtype"], torch.bool)
+            if not dtype.is_floating_point:
+                raise CheckpointError(f"{path}: '{name}' is of {entry['dtype']}, as no weight is")
+            here = parameter.dtype == dtype and parameter.device.type == "cpu"
+            here = here and parameter.is_contiguous()
+            tensor = parameter.data if here else torch.empty(parameter.shape, dtype=dtype)
+            content = _bytes(tensor)
+            try:
+                file.seek(header.start + entry["data_offsets"][0])
+                whole = file.readinto(content) == len(content)
+            except OSError as error:
+                raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
+            if not whole:
+                raise CheckpointError(f"{path}: damaged: it ends within '{name}'")
+            sha.update(_title(name, tensor))
+            sha.update(content)
+            if not here:
+                parameter.copy_(tensor)
+    if header.metadata.get("sha256", sha.hexdigest()) != sha.hexdigest():
         raise CheckpointError(f"{path}: damaged: its hash is not that of its weights")
-    copy_weights(weights, network, path)
+
+
+def refuse_misfit(path: Path, network: nn.Module) -> Header:
+    """What a file of weights says of itself; CheckpointError unless a network has its shapes.
+
+    The network may be one that has no memory yet.
+    """
+    header = read_header(path)
+    _compare({name: entry["shape"] for name, entry in header.tensors.items()}, network, path)
+    return header
 
 
 def copy_weights(weights: Mapping[str, Tensor], network: nn.Module, path: Path) -> None:
-    own = dict(network.named_parameters())
-    if own.keys() != weights.keys():
-        odd = sorted(own.keys() ^ weights.keys())
-        raise CheckpointError(
-            f"{path}: does not fit config.toml: {len(odd)} weights differ, '{odd[0]}' first"
-        )
-    for name, parameter in own.items():
-        if parameter.shape != weights[name].shape:
-            raise CheckpointError(
-                f"{path}: does not fit config.toml: '{name}' is {tuple(weights[name].shape)}, "
-                f"not {tuple(parameter.shape)}"
-            )
-        with torch.no_grad():
+    """Copy weights that are in memory into a network of the same shapes."""
+    _compare({name: tensor.shape for name, tensor in weights.items()}, network, path)
+    with torch.no_grad():
+        for name, parameter in network.named_parameters():
             parameter.copy_(weights[name])
+
+
+def _compare(shapes: Mapping[str, Sequence[int]], network: nn.Module, path: Path) -> None:
+    own = {name: tuple(parameter.shape) for name, parameter in network.named_parameters()}
+    if odd := sorted(own.keys() ^ shapes.keys()):
+        raise CheckpointError(
+            f"{path}: does not fit config.toml: {len(odd)} weights differ, '{_short(odd[0])}' first"
+        )
+    for name, shape in own.items():
+        if shape != (found := tuple(shapes[name])):
+            raise CheckpointError(
+                f"{path}: does not fit config.toml: '{name}' is {_short(found)}, not {shape}"
+            )
+
+
+def _short(what: object) -> str:
+    """A text of a stranger, as much of it as a message has room for."""
+    text = str(what)
+    return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 def weights_of(network: nn.Module) -> dict[str, Tensor]:
@@ -279,10 +360,13 @@ def fingerprint(weights: Mapping[str, Tensor]) -> str:
     """One hash of all names, shapes and numbers."""
     sha = hashlib.sha256()
     for name in sorted(weights):
-        tensor = weights[name]
-        sha.update(f"{name} {DTYPES.get(tensor.dtype)} {tuple(tensor.shape)}\n".encode())
-        sha.update(_bytes(tensor))
+        sha.update(_title(name, weights[name]))
+        sha.update(_bytes(weights[name]))
     return sha.hexdigest()
+
+
+def _title(name: str, tensor: Tensor) -> bytes:
+    return f"{name} {DTYPES.get(tensor.dtype)} {tuple(tensor.shape)}\n".encode()
 
 
 def checkpoints(folder: Path) -> list[Path]:
@@ -347,6 +431,17 @@ def digest(path: Path) -> str:
     """The SHA-256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def failure(path: Path, folder: Path, error: OSError) -> TrainingError:
+    """What to say of a run's file that cannot be written: why, what is left, what to do."""
+    last, _ = latest_checkpoint(folder / "checkpoints")
+    left = f"{last.name} is sound" if last else "there is no checkpoint yet"
+    known = (folder / "config.toml").is_file()
+    return TrainingError(
+        f"{path}: cannot be written: {error.strerror or error}; training has stopped, {left}; make "
+        f"room for it, then{f': saccade resume {folder}' if known else ' try again'}"
+    )
 
 
 def mean_of(paths: Iterable[Path]) -> tuple[dict[str, Tensor], list[str]]:

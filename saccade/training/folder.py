@@ -17,6 +17,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 import saccade
 from saccade.config import Config, parse, write_tables
 from saccade.errors import CheckpointError, ConfigError
+from saccade.models.build import Network
+from saccade.tasks.task import Task
 from saccade.training import checkpoint as disk
 
 LIMITS = ("train.steps", "train.epochs", "train.minutes", "train.patience")
@@ -30,6 +32,8 @@ FREE = (
     "data.",
     "decode.",
 )
+
+PLAIN = {".lock", "config.toml", "metrics.jsonl", "model.safetensors"}  # these are no folders
 
 
 class Mark(BaseModel):
@@ -47,19 +51,10 @@ def read_settings(folder: Path) -> tuple[dict[str, Any], Mark]:
     path = folder / "config.toml"
     if not os.path.lexists(path):
         raise CheckpointError(f"{folder}: not a run: it has no config.toml")
-    with os.scandir(folder) as found:
-        entries = list(found)
-    for entry in entries:
-        if entry.is_symlink():
-            raise CheckpointError(f"{entry.path}: is a link; a run holds plain files and folders")
-        if entry.is_dir():
-            continue
-        size = disk.refuse_tricks(Path(entry.path)).st_size
-        if entry.name.endswith(".json") and size > disk.LARGEST:  # read by others, who trust it
-            raise CheckpointError(f"{entry.path}: is larger than {disk.LARGEST >> 20} MB")
+    refuse_tricks(folder)
     try:
         raw = tomllib.loads(disk.read_text(path))
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: not TOML: {error}") from None
     table = raw.pop("run", None)
     if table is None and "batch_tokens" in _table(raw, "decode"):  # before there were marks
@@ -78,6 +73,32 @@ def read_settings(folder: Path) -> tuple[dict[str, Any], Mark]:
         raise CheckpointError(f"{path}: damaged: its last table [run] is not whole") from None
 
 
+def refuse_tricks(folder: Path) -> None:
+    """CheckpointError if a run or its data holds a link, a pipe or a file larger than ours are."""
+    for entry in _entries(folder):
+        path = Path(entry.path)
+        if entry.is_symlink():
+            raise CheckpointError(f"{path}: is a link; a run holds plain files and folders")
+        if entry.is_dir() and entry.name not in PLAIN and path.suffix != ".aside":
+            continue
+        if not path.exists():  # a process that trains has put it in its place
+            continue
+        disk.refuse_tricks(path)
+        if path.suffix == ".json":  # read by others, who trust it
+            disk.refuse_giants(path)
+    if os.path.lexists(folder / "data"):
+        for entry in _entries(folder / "data"):
+            disk.refuse_tricks(Path(entry.path))
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as found:
+            return list(found)
+    except OSError as error:
+        raise CheckpointError(f"{folder}: cannot be read: {error.strerror}") from None
+
+
 def _table(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     found = raw.get(name)
     return found if isinstance(found, dict) else {}
@@ -90,9 +111,7 @@ def read_config(folder: Path) -> Config:
         raise CheckpointError(
             f"{folder}: its data is not prepared yet; go on with: saccade resume {folder}"
         )
-    config = config_in(raw, folder)
-    refuse_giants(config, folder / "model.safetensors")
-    return config
+    return config_in(raw, folder)
 
 
 def config_in(raw: dict[str, Any], folder: Path) -> Config:
@@ -103,18 +122,22 @@ def config_in(raw: dict[str, Any], folder: Path) -> Config:
         raise CheckpointError(str(error)) from None
 
 
-def refuse_giants(config: Config, model: Path) -> None:
-    """CheckpointError if the network is far larger than its weights, before memory is asked for."""
-    if not model.exists():
-        return
-    size = model.stat().st_size
-    for part in (config.encoder, config.decoder):
-        # every layer has a matrix of dim x dim at least
-        if part is not None and 4 * part.num_layers * part.dim**2 > size:
+def outline(task: Task, weights: Path) -> Network:
+    """A run's network, still without memory; CheckpointError unless its weights fit it."""
+    tensors = len(disk.read_header(weights).tensors)
+    for part in (task.config.encoder, task.config.decoder):
+        least = 2 if part is not None and part.kind == "convolution" else 4  # tensors of a layer
+        if part is not None and part.num_layers * least > tensors:
             raise CheckpointError(
-                f"{model}: does not fit config.toml: {part.num_layers} layers of width "
-                f"{part.dim} are more than {size} bytes"
+                f"{weights}: does not fit config.toml: {tensors} weights are too few for the layers"
             )
+    try:
+        network = task.outline()
+    except (ArithmeticError, RuntimeError, TypeError, ValueError) as error:
+        reason = str(error).partition("\n")[0][:200]  # a number of bytes that is none
+        raise CheckpointError(f"{weights}: does not fit config.toml: {reason}") from None
+    disk.refuse_misfit(weights, network)
+    return network
 
 
 def write_settings(folder: Path, settings: Mapping[str, Any], prepared: bool) -> None:
@@ -136,17 +159,23 @@ def locked(folder: Path) -> Iterator[None]:
     import fcntl
 
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
-    descriptor = os.open(folder / ".lock", flags, 0o666)
+    path = folder / ".lock"
+    try:
+        descriptor = os.open(path, flags, 0o666)
+    except OSError as error:
+        raise disk.failure(path, folder, error) from None
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(descriptor, 0)
+            os.write(descriptor, f"{os.getpid()}\n".encode())
         except BlockingIOError:
             owner = os.read(descriptor, 20).decode(errors="replace").strip() or "?"
             raise CheckpointError(
                 f"{folder}: another process ({owner}) is at work on this run: wait for its end"
             ) from None
-        os.ftruncate(descriptor, 0)
-        os.write(descriptor, f"{os.getpid()}\n".encode())
+        except OSError as error:
+            raise disk.failure(path, folder, error) from None
         yield
     finally:
         os.close(descriptor)
@@ -190,7 +219,7 @@ def check_changes(old: Mapping[str, Any], new: Config, folder: Path) -> list[tup
     """What changed since a checkpoint; CheckpointError if the weights would not be the same."""
     try:
         found = differences(old, new)
-    except (ConfigError, TypeError) as error:
+    except (ConfigError, TypeError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{folder}: its checkpoint is damaged: {error}") from None
     for key, before, after in found:
         if not any(key == free or (free[-1] == "." and key.startswith(free)) for free in FREE):

@@ -6,9 +6,11 @@ files if it is installed.
 
 import json
 import sys
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from time import monotonic
 from typing import Any, TypeVar
@@ -16,7 +18,7 @@ from typing import Any, TypeVar
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from saccade.errors import TrainingError
+from saccade.training import checkpoint as disk
 from saccade.training.events import (
     Changed,
     Evaluated,
@@ -30,19 +32,24 @@ from saccade.training.events import (
 
 Item = TypeVar("Item")
 TAIL = 1 << 16  # bytes; no event is longer
+NUMBERS = ("loss", "rate", "speed", "norm")  # of a step, for TensorBoard
 LOG_SECONDS = 5.0  # between lines of a log that people or files keep
 
 
 def show(events: Iterable[Event], folder: Path, quiet: bool = False) -> Iterator[Event]:
     """The events, passed on as they come and shown on the way."""
     console = Console(stderr=True, quiet=quiet)
+    supply = iter(events)
+    first = next(supply, None)  # whoever has an event has the lock: the log is nobody else's
+    if first is None:
+        return
     with ExitStack() as stack:
         log = stack.enter_context(_log(folder / "metrics.jsonl"))
         board = stack.enter_context(_tensorboard(folder))
         bar = stack.enter_context(_bar(console)) if console.is_terminal and not quiet else None
         task = bar.add_task("", total=1.0, status="") if bar else None
         logged = printed = 0.0
-        for event in events:
+        for event in chain([first], supply):
             if isinstance(event, StepDone):
                 if event.seconds - logged >= LOG_SECONDS or event.progress >= 1.0:
                     logged = event.seconds
@@ -148,7 +155,7 @@ def _log(path: Path) -> Iterator[Any]:
                 end.truncate(end.tell() - len(tail) + tail.rfind(b"\n") + 1)
         log = path.open("a", encoding="utf-8")
     except OSError as error:
-        raise TrainingError(f"{path}: cannot be written: {error.strerror}") from None
+        raise disk.failure(path, path.parent, error) from None
     try:
         yield log
     finally:
@@ -162,11 +169,8 @@ def _write(log: Any, event: Event) -> None:
         log.write(json.dumps(record, default=str) + "\n")
         log.flush()
     except OSError as error:
-        folder = Path(log.name).parent
-        raise TrainingError(
-            f"{log.name}: cannot be written: {error.strerror}; training has stopped; "
-            f"make room, then: saccade resume {folder}"
-        ) from None
+        path = Path(log.name)
+        raise disk.failure(path, path.parent, error) from None
 
 
 @contextmanager
@@ -184,17 +188,35 @@ def _tensorboard(folder: Path) -> Iterator[Any]:
     except ImportError:
         yield lambda event: None
         return
-    writer = SummaryWriter(str(folder / "tensorboard"))
+    path = folder / "tensorboard"
+    try:
+        writer = SummaryWriter(str(path))
+    except OSError as error:
+        raise disk.failure(path, folder, error) from None
 
     def send(event: Event) -> None:
         if isinstance(event, StepDone):
-            for name in ("loss", "rate", "speed", "norm"):
-                writer.add_scalar(f"train/{name}", getattr(event, name), event.step)
+            scalars = {f"train/{name}": getattr(event, name) for name in NUMBERS}
         elif isinstance(event, Evaluated):
-            for name, value in event.scores.items():
-                writer.add_scalar(f"dev/{name}", value, event.step)
+            scalars = {f"dev/{name}": value for name, value in event.scores.items()}
+        else:
+            return
+        try:
+            for name, value in scalars.items():
+                writer.add_scalar(name, value, event.step)
+        except OSError as error:
+            raise disk.failure(path, folder, error) from None
 
+    before = threading.excepthook
+    threading.excepthook = lambda found: None if _of_a_disk(found) else before(found)
     try:
         yield send
     finally:
-        writer.close()
+        with suppress(OSError):  # what a full disk has not taken
+            writer.close()
+        threading.excepthook = before
+
+
+def _of_a_disk(found: Any) -> bool:
+    """Whether a thread ended by an OSError: TensorBoard's hands it on to the next call, too."""
+    return issubclass(found.exc_type, OSError)

@@ -22,7 +22,7 @@ from saccade.data.batches import Corpus
 from saccade.data.lines import Defect, Example, counted
 from saccade.data.sources import examples, read, words_of
 from saccade.errors import CheckpointError, ConfigError, DataError
-from saccade.models.build import Generator, Network
+from saccade.models.build import Generator, Network, filled, give_storage
 from saccade.nn.packed import packed, quantised
 from saccade.nn.watch import watched
 from saccade.tasks.choose import complete, gather, paths_of
@@ -48,10 +48,10 @@ from saccade.training.folder import (
     check_changes,
     config_in,
     locked,
+    outline,
     raised,
     read_config,
     read_settings,
-    refuse_giants,
     write_config,
     write_settings,
 )
@@ -299,6 +299,7 @@ class Run:
         else:
             found = reopen(self.config, self.folder)
             corpus, pairs = found.dev, list(found.dev_pairs)
+            check_ids(self.network, corpus, self.folder)
         request = self.request(settings=settings, others=others)
         if isinstance(self.task, Translate) and isinstance(self.network, Generator):
             said = [one.text for one in self.stream(references_of(pairs), request)]
@@ -348,8 +349,11 @@ def load(folder: str | os.PathLike[str], device: Device = "auto") -> Run:
     config = read_config(folder)
     tune_malloc()
     task = load_task(config, folder)
-    with torch.random.fork_rng(devices=[]):  # the caller's random numbers stay as they were
-        network = task.build()
+    network = outline(task, folder / "model.safetensors")
+    try:
+        give_storage(network, torch.device("cpu"))
+    except (RuntimeError, MemoryError) as error:
+        raise CheckpointError(f"{folder}: {str(error).partition(chr(10))[0]}") from None
     disk.load_weights(folder / "model.safetensors", network)
     network.to(choose_device(device)).eval()
     return Run(folder, config, task, network)
@@ -460,8 +464,6 @@ def resume(
         if problems and path is None:
             raise CheckpointError("\n".join(problems[:5]))
         yield from (events.Noticed(f"{problem}: passed over") for problem in problems)
-        if path is not None:
-            refuse_giants(config, path / "model.safetensors")
         then = disk.read_json(path / "state.json").get("config") if path else None
         changes = check_changes(then or old.model_dump(mode="json"), config, folder)
         if config != old:
@@ -513,7 +515,12 @@ def _train(
 ) -> Iterator[events.Event]:
     stop.folder = folder
     device = choose_device(config.train.device)
-    network = ready.task.build().to(device)
+    if checkpoint is None:
+        network = ready.task.build()
+    else:  # no memory for a network that the checkpoint does not fit
+        network = outline(ready.task, checkpoint / "model.safetensors")
+        network = filled(network, config.seed)
+    network = network.to(device)
     for corpus in (ready.train, ready.dev):
         check_ids(network, corpus, folder)
     trainer = Trainer(ready.task, network, folder)
