@@ -53,8 +53,8 @@ class Server:
             os.kill(child, signal.SIGKILL)  # the server has not yet waited: the id is still its own
         self.process.stdin.write("wait\n")
         self.process.stdin.flush()
-        status = int(self.process.stdout.readline())
-        return Outcome(status, log.read_text(), time.perf_counter() - began)
+        code, memory = map(int, self.process.stdout.readline().split())
+        return Outcome(code, log.read_text(), time.perf_counter() - began, memory)
 
     def close(self) -> None:
         assert self.process.stdin
@@ -65,8 +65,9 @@ class Server:
 
 
 class Outcome:
-    def __init__(self, code: int, said: str, seconds: float):
+    def __init__(self, code: int, said: str, seconds: float, memory: int):
         self.code, self.said, self.seconds = code, said, seconds  # the code of a kill is -9
+        self.memory = memory  # bytes, at most, with the server's own that it began with
 
 
 def result_of(run: Path) -> str:
@@ -98,8 +99,8 @@ def serve() -> None:
             work(request)
         print(child, flush=True)
         sys.stdin.readline()
-        status = os.waitpid(child, 0)[1]
-        print(os.waitstatus_to_exitcode(status), flush=True)
+        _, status, used = os.wait4(child, 0)
+        print(os.waitstatus_to_exitcode(status), used.ru_maxrss * 1024, flush=True)
 
 
 def work(request: dict[str, Any]) -> None:

@@ -8,13 +8,18 @@ from typing import Any
 
 from saccade.training import checkpoint
 
-CALLS = ("open", "write", "fsync", "close", "replace", "mkdir")
+CALLS = ("open", "write", "fsync", "close", "replace", "mkdir", "ftruncate")
 
 
 class Shim:
-    """Stands where the modules `os` and `shutil` stood in `saccade.training.checkpoint`."""
+    """Stands where `os` and `shutil` stood in `saccade.training.checkpoint`, or in another."""
 
-    def __init__(self, fault: Callable[[int, str], Any] = lambda number, name: None):
+    def __init__(
+        self,
+        fault: Callable[[int, str], Any] = lambda number, name: None,
+        module: Any = checkpoint,
+    ):
+        self.module = module
         self.fault = fault  # called before every call; may raise, kill, or return a replacement
         self.count = 0
         self.paths: dict[int, str] = {}
@@ -53,8 +58,13 @@ class Shim:
         return result
 
     def __enter__(self) -> "Shim":
-        checkpoint.os = checkpoint.shutil = self  # type: ignore[assignment]
+        self.stand(self, self)
         return self
 
     def __exit__(self, *error: object) -> None:
-        checkpoint.os, checkpoint.shutil = os, shutil  # type: ignore[assignment]
+        self.stand(os, shutil)
+
+    def stand(self, system: Any, files: Any) -> None:
+        self.module.os = system
+        if hasattr(self.module, "shutil"):
+            self.module.shutil = files
