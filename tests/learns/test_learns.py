@@ -145,7 +145,7 @@ def test_classifiers_learn_the_first_token(pool: str, tmp_path: Path) -> None:
         quiet=True,
         settings=QUICK
         | {"task": {"tokenizer": {"kind": "char"}}, "head.pool": pool}
-        | {"encoder": LSTM if pool == "last" else TRANSFORMER},
+        | {"encoder": LSTM if pool == "last" else TRANSFORMER, "train.steps": 300},
     )
     assert run.evaluate()["accuracy"] >= 99
 
