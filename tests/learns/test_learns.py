@@ -110,7 +110,14 @@ QUICK = {
 }
 
 
-def test_a_language_model_learns_copy_reverse_and_first(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("decoder", "steps", "rate"),
+    [(LSTM | {"dim": 96}, 1300, 6e-3), (ROTARY, 1500, 3e-3)],
+    ids=["lstm", "transformer, rotary"],
+)
+def test_language_models_learn_copy_reverse_and_first(
+    decoder: dict[str, Any], steps: int, rate: float, tmp_path: Path
+) -> None:
     """A line is a mark, a word, a sign and the answer: to go on from the sign is to know it."""
     text = tmp_path / "text.txt"
     lines = [f"{mark}{w}>{rule(w)}\n" for w in words(4000, seed=1) for mark, rule in TASKS.items()]
@@ -122,8 +129,8 @@ def test_a_language_model_learns_copy_reverse_and_first(tmp_path: Path) -> None:
         task="model",
         quiet=True,
         settings=QUICK
-        | {"task": {"tokenizer": {"kind": "char"}, "context": 48}, "decoder": LSTM | {"dim": 96}}
-        | {"train.steps": 1300, "train.batch_tokens": 1024, "train.rate": 6e-3},
+        | {"task": {"tokenizer": {"kind": "char"}, "context": 48}, "decoder": decoder}
+        | {"train.steps": steps, "train.batch_tokens": 1024, "train.rate": rate},
     )
     for mark, rule in TASKS.items():
         held_out = [f"{mark}{w}>" for w in dict.fromkeys(words(300, seed=2))]
