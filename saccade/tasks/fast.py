@@ -14,7 +14,7 @@ from saccade.config import Decode
 from saccade.decoding.search import Hypothesis, Length
 from saccade.errors import ConfigError
 from saccade.models.build import Generator
-from saccade.models.export import digest, export_ctranslate2, is_export, longest, why_not
+from saccade.models.export import export_ctranslate2, is_export, longest, why_not
 from saccade.nn.watch import watched
 from saccade.tasks.generate import SILENT, Found, GeneratingTask
 from saccade.tasks.task import Prediction, Query, Request, Task, cut, device_of
@@ -78,11 +78,6 @@ def export(task: Task, network: Any, folder: Path, stamp: str = "") -> None:
     assert isinstance(network, Generator)
     source = names_of(task.source) if isinstance(task, Translate) else []
     export_ctranslate2(task.config, network, source, names_of(task.output), folder, stamp)
-
-
-def fingerprint(weights: Path) -> str:
-    """What tells whether an export was made from these weights."""
-    return digest(weights)
 
 
 class Fast:

@@ -27,7 +27,7 @@ from saccade.nn.packed import packed, quantised
 from saccade.nn.watch import watched
 from saccade.tasks.choose import complete, gather, paths_of
 from saccade.tasks.exact import Compared, compare
-from saccade.tasks.fast import Fast, export, fingerprint, why_torch
+from saccade.tasks.fast import Fast, export, why_torch
 from saccade.tasks.generate import GeneratingTask, check_voices, permitted
 from saccade.tasks.labels import LabelTask
 from saccade.tasks.prepare import (
@@ -253,7 +253,7 @@ class Run:
     def export(self, folder: str | os.PathLike[str] | None = None) -> Path:
         """Write the model as CTranslate2 reads it; inside the run, predictions use it there."""
         path = self.folder / "ctranslate2" if folder is None else Path(folder)
-        export(self.task, self.network, path, fingerprint(self.folder / "model.safetensors"))
+        export(self.task, self.network, path, disk.digest(self.folder / "model.safetensors"))
         return path
 
     def check_prefix(self, prefix: str) -> None:
