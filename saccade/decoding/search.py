@@ -118,8 +118,13 @@ def greedy(
     return one_by_one(step, state, first, end=end, limits=limits, pick=likeliest)
 
 
+LARGE = 2**19  # numbers, from which on blocks are faster than torch's argmax
+
+
 def likeliest(log_probs: Float[Tensor, "N V"], rows: list[int], t: int) -> Int[Tensor, "N"]:
-    return log_probs.argmax(-1)
+    if log_probs.numel() < LARGE or log_probs.device.type != "cpu":
+        return log_probs.argmax(-1)
+    return top(log_probs.new_zeros(len(log_probs), 1), log_probs[:, None], 1)[1].squeeze(1)
 
 
 @torch.inference_mode()
@@ -209,14 +214,14 @@ def beam_search(
             going &= ~enough
         if not bool(going.any()):
             break
-        whole = t > 0 and bool(going.all())
+        whole = bool(going.all())
+        stay = going.nonzero().squeeze(1)
         if not whole:
-            stay = going.nonzero().squeeze(1)
             alive = [alive[b] for b in stay.tolist()]
             score, best, limit = score[stay], best[stay], limit[stay]
             rows, token = rows[stay], token[stay]
         rows, token = rows.flatten(), token.flatten()
-        state = reorder(state, rows) if whole else select(state, rows)
+        state = reorder(state, rows) if whole else select(state, rows, stay)
         tokens, said = token, torch.cat([said[rows], token[:, None]], 1)
     if trees is not None and grown is not None:
         trees += grown

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from saccade.decoding.search import Step
 from saccade.errors import ConfigError
-from saccade.nn.state import Fixed
+from saccade.nn.state import Fixed, shared
 from saccade.nn.watch import watch
 
 Decoder = Callable[[Tensor, Any], tuple[Tensor, Any]]  # ((N, T), state) -> ((N, T, V), state)
@@ -30,7 +30,8 @@ def stepper(decoder: Decoder, banned: Sequence[int] = ()) -> Step:
 
     def step(tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
         logits, state = decoder(tokens[:, None], state)
-        log_probs = logits[:, 0].float().log_softmax(-1)
+        logits = logits[:, 0].float()
+        log_probs = torch.log_softmax(logits, -1, out=logits)  # in its own place: it is large
         if columns:
             log_probs[:, columns] = -inf
         return log_probs, state
@@ -204,7 +205,7 @@ def only(step: Step, end: int, texts: Sequence[Sequence[int]]) -> Step:
 
 class Prompted(NamedTuple):
     inner: Any
-    prefix: Fixed  # (N, P) tokens, -1 after the last
+    prefix: Fixed  # (B, P) tokens, -1 after the last
     at: Tensor  # (N,) how many were said
 
 
@@ -220,7 +221,7 @@ def prompted(step: Step, prefixes: Sequence[Sequence[int]]) -> Step:
         log_probs, inner = step(tokens, state.inner)
         t = int(state.at[0])  # all rows have said as much
         if t < longest:
-            wanted = state.prefix.tree[:, t]
+            wanted = shared(state.prefix.tree[:, t], len(tokens))
             alone = torch.full_like(log_probs, -inf)
             column = wanted.clamp(min=0)[:, None]
             alone.scatter_(1, column, log_probs.gather(1, column))

@@ -18,7 +18,7 @@ from saccade.nn.dropout import Dropout
 from saccade.nn.loss import Loss, projected_cross_entropy
 from saccade.nn.padded import Memory, Padded
 from saccade.nn.recurrent import LayerState, Recurrent
-from saccade.nn.state import Fixed
+from saccade.nn.state import Fixed, shared
 from saccade.nn.transformer import Block
 
 
@@ -119,8 +119,8 @@ class RecurrentDecoder(Decoder):
         if state.source is None:
             outputs, layers = self.layers(embedded, state.layers)
         elif self.attention is None:
-            (context,) = state.source.tree
-            context = context.unsqueeze(1).expand(-1, tokens.size(1), -1)
+            (summary,) = state.source.tree
+            context = shared(summary, tokens.size(0)).unsqueeze(1).expand(-1, tokens.size(1), -1)
             outputs, layers = self.layers(torch.cat([embedded, context], -1), state.layers)
         elif self.context_in_cell:
             outputs, layers = self._context_in_cell(self.attention, embedded, state)

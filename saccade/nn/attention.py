@@ -99,8 +99,7 @@ class Additive(nn.Module):
     def forward(
         self, query: Float[Tensor, "B T D"], keys: Float[Tensor, "B S D"]
     ) -> Float[Tensor, "B T S"]:
-        both = self.query(query).unsqueeze(2) + keys.unsqueeze(1)  # (B, T, S, D)
-        return self.score(torch.tanh(both)).squeeze(-1)  # type: ignore[no-any-return]
+        return self.score(tanh_of_sums(self.query(query), keys)).squeeze(-1)  # type: ignore[no-any-return]
 
 
 class Concat(nn.Module):
@@ -121,15 +120,37 @@ class Concat(nn.Module):
         self, query: Float[Tensor, "B T D"], keys: Float[Tensor, "B S D"]
     ) -> Float[Tensor, "B T S"]:
         half = F.linear(query, self.both.weight[:, : query.size(-1)])
-        mixed = torch.tanh(half.unsqueeze(2) + keys.unsqueeze(1))
-        return self.score(mixed).squeeze(-1)  # type: ignore[no-any-return]
+        return self.score(tanh_of_sums(half, keys)).squeeze(-1)  # type: ignore[no-any-return]
+
+
+STEEP = 20.0  # of a query: then keys that overflow, or vanish, belong to sums beyond 1 - 1e-20
+
+
+def tanh_of_sums(
+    query: Float[Tensor, "B T D"], keys: Float[Tensor, "B S D"]
+) -> Float[Tensor, "B T S D"]:
+    """tanh(q + k) of every pair.
+
+    Without gradients as 1 - 2 / (e^2q e^2k + 1): an exponential for each query and each key, where
+    tanh takes more than one for each pair.
+    """
+    plain = torch.is_grad_enabled() or query.device.type != "cpu" or query.dtype != torch.float32
+    if plain or float(query.abs().amax()) > STEEP:
+        return torch.tanh(query.unsqueeze(2) + keys.unsqueeze(1))
+    left, right = (2 * query).exp(), (2 * keys).exp()
+    both = left.unsqueeze(2) * right.unsqueeze(1)
+    return both.add_(1.0).reciprocal_().mul_(-2.0).add_(1.0)
 
 
 Score = Dot | General | Additive | Concat
 
 
 class Attention(nn.Module):
-    """One head under any score: the mean of the values that the query listens to."""
+    """One head under any score: the mean of the values that the query listens to.
+
+    Several rows of queries may share a row of keys, as hypotheses about one source do: they are
+    read as further positions of one row.
+    """
 
     def __init__(self, score: Score):
         super().__init__()
@@ -142,17 +163,19 @@ class Attention(nn.Module):
     def forward(
         self,
         query: Float[Tensor, "B T D"],
-        keys: Float[Tensor, "B S D"],
-        values: Float[Tensor, "B S C"],
-        keep: Bool[Tensor, "B S"] | None = None,
+        keys: Float[Tensor, "M S K"],
+        values: Float[Tensor, "M S C"],
+        keep: Bool[Tensor, "M S"] | None = None,
     ) -> Float[Tensor, "B T C"]:
         mask = None if keep is None else keep.unsqueeze(1)
-        weights = attention_weights(self.score(query, keys), mask)  # (B, T, S)
-        record(self, weights)
-        return weights @ values
+        together = query.reshape(keys.size(0), -1, query.size(-1))  # (M, rows * T, D)
+        weights = attention_weights(self.score(together, keys), mask)  # (M, rows * T, S)
+        record(self, weights.reshape(*query.shape[:2], -1))
+        return (weights @ values).reshape(*query.shape[:2], -1)
 
 
 Cache = tuple[Float[Tensor, "B H _ K"], Float[Tensor, "B H _ K"]]  # keys and values so far
+Source = tuple[Float[Tensor, "M H S K"], Float[Tensor, "M H S K"]]  # of M rows of a memory
 
 
 class SelfAttention(nn.Module):
@@ -199,18 +222,23 @@ class CrossAttention(nn.Module):
         self.out = nn.Linear(dim, dim)
         self.dropout = dropout
 
-    def prepare(self, memory: Float[Tensor, "B S C"]) -> Cache:
+    def prepare(self, memory: Float[Tensor, "M S C"]) -> Source:
         """The memory's keys and values: computed once a source."""
         heads = self.kv(memory).unflatten(-1, (-1, 2, self.head_dim)).transpose(1, 2)
         key, value = heads.unbind(-2)
         return key, value
 
     def forward(
-        self, x: Float[Tensor, "B T D"], memory: Cache, mask: Float[Tensor, "B 1 1 S"] | None = None
+        self,
+        x: Float[Tensor, "B T D"],
+        memory: Source,
+        mask: Float[Tensor, "M 1 1 S"] | None = None,
     ) -> Float[Tensor, "B T D"]:
-        query = self.query(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
-        mixed = _multi_head(self, query, *memory, mask, causal=False)
-        return self.out(mixed.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
+        """What `x` hears; several of its rows may share a row of the memory, see `Attention`."""
+        together = self.query(x).reshape(memory[0].size(0), -1, x.size(-1))  # (M, rows * T, D)
+        query = together.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+        mixed = _multi_head(self, query, *memory, mask, causal=False, rows=x.size(0))
+        return self.out(mixed.transpose(1, 2).reshape(x.shape))  # type: ignore[no-any-return]
 
 
 def additive_mask(keep: Bool[Tensor, "B S"] | None, dtype: torch.dtype) -> Tensor | None:
@@ -221,6 +249,9 @@ def additive_mask(keep: Bool[Tensor, "B S"] | None, dtype: torch.dtype) -> Tenso
     return zeros.masked_fill_(~keep, -inf)[:, None, None, :]
 
 
+MANY = 16  # keys, from which on two products beat the fused kernel for one query a row on a CPU
+
+
 def _multi_head(
     module: SelfAttention | CrossAttention,
     query: Float[Tensor, "B H T K"],
@@ -228,6 +259,7 @@ def _multi_head(
     value: Float[Tensor, "B H S K"],
     mask: Tensor | None,
     causal: bool,
+    rows: int | None = None,
 ) -> Float[Tensor, "B H T K"]:
     T, S = query.size(2), key.size(2)
     rate = module.dropout if module.training else 0.0
@@ -236,13 +268,17 @@ def _multi_head(
         triangle = torch.ones(T, S, dtype=torch.bool, device=query.device).tril(S - T)
         later = torch.zeros_like(triangle, dtype=query.dtype).masked_fill_(~triangle, -inf)
         mask = later if mask is None else mask + later
-    if not rate and not listening(module):
+    single = T == 1 and S >= MANY and query.device.type == "cpu" and not torch.is_grad_enabled()
+    if not rate and not single and not listening(module):
         return F.scaled_dot_product_attention(query, key, value, mask, is_causal=plain and T > 1)
 
-    scores = query @ key.mT / sqrt(query.size(-1))  # the same by hand: to be seen, or dropped
+    # The same by hand: to be seen or dropped, and for one query a row, where it is faster.
+    scores = (query / sqrt(query.size(-1))) @ key.mT
     if plain:
         ahead = torch.ones(T, S, dtype=torch.bool, device=query.device).triu(1)
         scores = scores.masked_fill(ahead, -inf)
     weights = (scores if mask is None else scores + mask).softmax(-1)
-    record(module, weights)
+    if listening(module):
+        each = 1 if rows is None else rows // weights.size(0)
+        record(module, torch.stack(weights.chunk(each, 2), 1).flatten(0, 1))  # (rows, H, T, S)
     return dropout(weights, rate, training=True) @ value

@@ -21,6 +21,8 @@ from saccade.nn.recurrent import LayerState
 
 ROWS = 16  # a kernel is made for each number of rows, at some cost: above this, for multiples of it
 
+WIDE = 4096  # rows of a matrix, from which on a kernel that writes its result once is faster
+
 
 class PackedLinear(nn.Module):
     """y = x W^T + b with W in the order in which oneDNN reads it."""
@@ -58,6 +60,32 @@ class Int8Linear(nn.Module):
         return torch.ops.quantized.linear_dynamic(x, self.packed, True)  # type: ignore[no-any-return]
 
 
+class WideInt8Linear(nn.Module):
+    """The same for very many rows of W, with oneDNN's kernel: no whole numbers in between.
+
+    Activations have all of their 8 bits: it is for processors with sums of 32 bits (VNNI) alone.
+    """
+
+    def __init__(self, linear: nn.Linear):
+        super().__init__()
+        weight = linear.weight.detach().float()  # (out, in)
+        self.scale = (weight.abs().amax(1) / 127).clamp(min=1e-12)
+        whole = (weight / self.scale[:, None]).round().to(torch.int8)
+        self.packed = torch.ops.onednn.qlinear_prepack(whole, None)
+        self.zero = torch.zeros(len(weight), dtype=torch.int)
+        self.bias = None if linear.bias is None else linear.bias.detach().float()
+
+    def forward(self, x: Float[Tensor, "*shape D"]) -> Float[Tensor, "*shape F"]:
+        rows = x.flatten(0, -2)  # (N, D)
+        step = max(float(rows.abs().amax()), 1e-12) / 127
+        whole = (rows / step).add_(128.5).to(torch.uint8)
+        y = torch.ops.onednn.qlinear_pointwise(
+            whole, step, 128, self.packed, self.scale, self.zero, self.bias,
+            1.0, 0, torch.float32, "none", [], "",
+        )  # fmt: skip
+        return y.unflatten(0, x.shape[:-1])  # type: ignore[no-any-return]
+
+
 class Int8Recurrent(nn.Module):
     """A recurrent layer of one direction, step by step: its two products of 8 bits."""
 
@@ -83,6 +111,11 @@ class Int8Recurrent(nn.Module):
                 return (torch.relu(ours + theirs),)
             case _:
                 return (torch.tanh(ours + theirs),)
+
+
+def _int8(linear: nn.Linear) -> nn.Module:
+    wide = linear.out_features >= WIDE and torch.cpu._is_vnni_supported()
+    return WideInt8Linear(linear) if wide else Int8Linear(linear)
 
 
 def _linear(weight: Any, bias: Any) -> nn.Linear:
@@ -111,7 +144,7 @@ def quantised(network: nn.Module) -> nn.Module:
         raise ConfigError("int8: this build of torch has no 8-bit kernels; leave it out")
     decoder = getattr(network, "decoder", nn.Identity())
     layers = [layer for layer in decoder.modules() if isinstance(layer, nn.RNNBase)]
-    return _replaced(network, Int8Linear, {id(layer): Int8Recurrent(layer) for layer in layers})
+    return _replaced(network, _int8, {id(layer): Int8Recurrent(layer) for layer in layers})
 
 
 def _replaced(
@@ -121,6 +154,8 @@ def _replaced(
     others: dict[int, Any] = dict(layers)
     for parent in network.modules():
         for child in parent.children():
-            if type(child) is nn.Linear and not isinstance(parent, Concat):  # that cuts its matrix
+            if type(child) is not nn.Linear or isinstance(parent, Concat):  # that cuts its matrix
+                continue
+            if child.out_features >= ROWS:  # else nothing is won
                 others[id(child)] = linear(child)
     return copy.deepcopy(network, others).cpu().eval()

@@ -1,8 +1,8 @@
 """State is a value: a frozen tree of batch-first tensors that a decoder takes and returns.
 
 A tree is a tensor, None, or a (named) tuple of trees. What belongs to the source, and is therefore
-the same for every hypothesis about it, is marked `Fixed`: repeated once when a search begins, never
-reordered after that.
+the same for every hypothesis about it, is marked `Fixed`: it is never reordered, and never repeated
+either. With B rows of it and N others, row n belongs to source n // (N / B).
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -16,18 +16,21 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """A part of a state that no search reorders."""
+    """A part of a state that no search reorders: a row for each source."""
 
     tree: Any
 
 
-def map_state(function: Callable[[Tensor], Tensor], state: Any, *, fixed: bool = True) -> Any:
-    """The state with `function` applied to every tensor; with `fixed=False` all but the fixed."""
+Change = Callable[[Tensor], Tensor]
+
+
+def map_state(function: Change, state: Any, *, fixed: Change | None = None) -> Any:
+    """The state with `function` applied to every tensor; to what is fixed `fixed`, if given."""
     match state:
         case Tensor():
             return function(state)
         case Fixed():
-            return Fixed(map_state(function, state.tree)) if fixed else state
+            return Fixed(map_state(fixed or function, state.tree))
         case tuple():
             parts = [map_state(function, part, fixed=fixed) for part in state]
             return type(state)(*parts) if hasattr(state, "_fields") else tuple(parts)
@@ -44,12 +47,22 @@ def repeat(state: Any, times: int) -> Any:
 
 def reorder(state: Any, rows: Int[Tensor, "N"]) -> Any:
     """The state whose row n is the old row `rows[n]`; what is fixed stays."""
-    return map_state(lambda tensor: tensor.index_select(0, rows), state, fixed=False)
+    return map_state(lambda tensor: tensor.index_select(0, rows), state, fixed=lambda x: x)
 
 
-def select(state: Any, rows: Int[Tensor, "N"]) -> Any:
-    """The state of some rows only, the fixed part included: for a batch that shrinks."""
-    return map_state(lambda tensor: tensor.index_select(0, rows), state)
+def select(state: Any, rows: Int[Tensor, "N"], sources: Int[Tensor, "B"] | None = None) -> Any:
+    """The state of some rows only, and of their sources: those, or without them a source a row."""
+    kept = rows if sources is None else sources
+    return map_state(
+        lambda tensor: tensor.index_select(0, rows),
+        state,
+        fixed=lambda tensor: tensor.index_select(0, kept),
+    )
+
+
+def shared(tensor: Tensor, rows: int) -> Tensor:
+    """What is fixed, for so many rows: each source's as often as it has hypotheses."""
+    return tensor.repeat_interleave(rows // tensor.size(0), 0) if rows > tensor.size(0) else tensor
 
 
 def detach(state: Any) -> Any:

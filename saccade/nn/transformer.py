@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from saccade.nn.attention import Cache, CrossAttention, SelfAttention
+from saccade.nn.attention import Cache, CrossAttention, SelfAttention, Source
 from saccade.nn.dropout import Dropout
 
 Activation = Literal["relu", "gelu", "swiglu"]
@@ -79,7 +79,7 @@ class Block(nn.Module):
         *,
         cache: Cache | None = None,
         causal: bool = False,
-        memory: Cache | None = None,
+        memory: Source | None = None,
         memory_mask: Tensor | None = None,
     ) -> tuple[Float[Tensor, "B T D"], Cache]:
         """The block's output, and the keys and values so far."""

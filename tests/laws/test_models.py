@@ -105,6 +105,38 @@ def test_reordering_a_state_is_reordering_its_rows(decoder: str) -> None:
     assert torch.allclose(few, still[:2], atol=1e-6)
 
 
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_hypotheses_share_their_source(decoder: str) -> None:
+    net, tokens = generator("transformer", decoder), targets(6)
+    rows = torch.tensor([0, 0, 0, 2, 2, 2])
+    with torch.inference_mode():
+        start = net.decoder.start(net.encode(source_batch()), 3)
+        with watch(net.decoder) as maps:
+            own, _ = net.decoder(tokens, select(start, rows))  # a source for each row
+        with watch(net.decoder) as shared_maps:
+            together, _ = net.decoder(tokens, select(start, rows, torch.tensor([0, 2])))
+        unseen, _ = net.decoder(tokens, select(start, rows, torch.tensor([0, 2])))
+    assert torch.allclose(together, own, atol=1e-5)
+    assert torch.allclose(unseen, own, atol=1e-5)
+    for path, calls in maps.items():
+        for one, two in zip(calls, shared_maps[path], strict=True):
+            assert one.shape == two.shape
+            assert torch.allclose(one, two, atol=1e-5)
+
+
+@pytest.mark.parametrize("decoder", [name for name in DECODERS if "transformer" in name])
+def test_long_targets_go_step_by_step_too(decoder: str) -> None:
+    net, tokens = generator("transformer", decoder), targets(3, 24)
+    with torch.inference_mode():
+        start = net.decoder.start(net.encode(source_batch((20, 17, 24))), 3)
+        whole, _ = net.decoder(tokens, start)
+        state, columns = start, []
+        for column in tokens.split(1, 1):
+            logits, state = net.decoder(column, state)
+            columns.append(logits)
+    assert torch.allclose(torch.cat(columns, 1), whole, atol=1e-5)
+
+
 ALONE = [name for name in DECODERS if "off" in name or "transformer" in name]
 
 

@@ -159,6 +159,13 @@ def test_the_best_are_found_block_by_block(seed: int, size: int, width: int, k: 
     assert torch.equal(total.gather(1, places), values)
 
 
+@pytest.mark.parametrize(("rows", "vocab"), [(3, 100), (60, 10_000), (300, 2_049)])
+def test_the_likeliest_is_the_largest(rows: int, vocab: int) -> None:
+    log_probs = torch.randn(rows, vocab, generator=torch.Generator().manual_seed(rows))
+    log_probs[0, -1] = 9.0
+    assert torch.equal(likeliest(log_probs, [], 0), log_probs.argmax(-1))
+
+
 @pytest.mark.parametrize("decoder", SPEAKERS)
 def test_finished_rows_never_change(decoder: str) -> None:
     """A row that ends early is what it would be if nothing went on after it."""
