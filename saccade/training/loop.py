@@ -60,7 +60,7 @@ def _train(
 
     def progress() -> float:
         at = trainer.at
-        done = at.epoch + at.index / len(loader.epoch(at.epoch))
+        done = at.epoch + (at.index / len(loader.epoch(at.epoch)) if at.index else 0.0)
         return max(
             at.step / config.steps if config.steps else 0.0,
             done / config.epochs if config.epochs else 0.0,
@@ -80,8 +80,9 @@ def _train(
         at = trainer.at
         due = at.pending  # an evaluation that a signal has put off
         if not due:
-            batches = loader.take(at.epoch, at.index, config.accumulate)
             try:
+                with stop.interruptible():  # the first of an epoch may have to wait for its order
+                    batches = loader.take(at.epoch, at.index, config.accumulate)
                 done = trainer.step(batches, progress(), stop)
             except Interrupted:  # all is as it was before the step
                 with stop.saving():

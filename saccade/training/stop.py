@@ -2,7 +2,8 @@
 
 A signal is a request. Work that can be done again (preparing, evaluating) is left at once, a step
 between its parts; an update and a save are finished first. Whoever does not answer in time (a long
-computation outside Python) is ended by a thread: a run can always go on from what is on the disk.
+computation outside Python) is ended by a thread: a step or an evaluation, which change nothing that
+is saved, with all saved; the rest without, for a run can always go on from what is on the disk.
 Imports no torch, so that the command line listens from its first moment.
 """
 
@@ -10,12 +11,13 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
-GRACE = 8.0  # seconds between a signal and the end, whatever the process is doing then
+PATIENCE = 3.0  # seconds between a signal and a thread's save, where one is possible
+GRACE = 8.0  # ... and the end, whatever the process is doing then
 EXIT = 75  # stopped, with all saved
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -32,6 +34,8 @@ class Stop:
         self.folder: Path | None = None  # of the run, once there is something to go on from
         self._leave = False  # whether the work at hand may be left
         self._saving = False
+        self._save: Callable[[], object] | None = None
+        self._lock = threading.Lock()  # of `_save`
         self._before: dict[int, Any] = {}
         self._over = threading.Event()
 
@@ -62,6 +66,19 @@ class Stop:
         finally:
             self._saving = False
 
+    @contextmanager
+    def unchanged(self, save: Callable[[], object]) -> Iterator[None]:
+        """Inside, nothing changes that `save` writes.
+
+        A thread calls it if a signal is not answered, and ends the process; nobody leaves then.
+        """
+        self._save = save
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._save = None
+
     # --- signals ----------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
@@ -83,10 +100,8 @@ class Stop:
         if self.asked and number == signal.SIGINT:
             os._exit(130)
         first, self.asked = not self.asked, True
-        if first:
-            _say("stopping; Ctrl-C ends the process at once")
-            if self._leave:
-                raise Interrupted
+        if first and self._leave:
+            raise Interrupted
 
     def _watch(self, reader: int) -> None:
         """Read the signals' bytes, which arrive even while a computation keeps `_ask` waiting."""
@@ -97,20 +112,36 @@ class Stop:
                     os._exit(130)
                 if not asked and byte[0] in SIGNALS:
                     asked = True
+                    _say("stopping; Ctrl-C ends the process at once")
                     threading.Thread(target=self._end, daemon=True).start()
         os.close(reader)
 
     def _end(self) -> None:
-        """End the process if it does not answer in time."""
-        if self._over.wait(GRACE):
+        """End the process if it does not answer in time, if possible with all saved."""
+        if self._over.wait(PATIENCE):
+            return
+        with self._lock:  # to the end, if there is something to save
+            if self._save is not None:
+                try:
+                    self._save()
+                except Exception as error:  # such as a full disk
+                    _say(f"saccade: {error}")
+                    os._exit(2)
+                self._exit("all is saved")
+        if self._over.wait(GRACE - PATIENCE):
             return
         while self._saving and not self._over.wait(0.05):
             pass
         if not self._over.is_set():
-            _say(f"stopped; go on with: saccade resume {self.folder}" if self.folder else "stopped")
-            os._exit(EXIT)
+            self._exit("stopped")
+
+    def _exit(self, how: str) -> NoReturn:
+        _say(f"{how}; go on with: saccade resume {self.folder}" if self.folder else how)
+        os._exit(EXIT)
 
 
 def _say(text: str) -> None:
     with suppress(OSError):  # a terminal that is gone is no reason to fail
-        os.write(sys.stderr.fileno() if sys.stderr else 2, f"{text}\n".encode())
+        place = sys.stderr.fileno() if sys.stderr else 2
+        clear = "\r\x1b[2K\x1b[?25h" if os.isatty(place) else ""  # no bar; a cursor
+        os.write(place, f"{clear}{text}\n".encode())

@@ -96,14 +96,15 @@ class Trainer:
 
     def step(self, batches: Sequence[Batch], progress: float, stop: Stop | None = None) -> Done:
         """One update from some batches' summed gradients; Interrupted leaves no trace of it."""
-        at = self.at
+        at, stop = self.at, stop or Stop()
         rate = rate_at(self.config, at.step + 1, progress, at.plateau) * at.slow
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        nll, count = self.gradients(batches, progress, stop)
-        self.scaler.unscale_(self.optimizer)
-        norm = scale_gradients(self.parameters, max(count, 1), self.config.clip)
-        finite = isfinite(float(norm + nll))
+        with stop.unchanged(lambda: self.save(due=False)):
+            nll, count, carry = self.gradients(batches, progress, stop)
+            self.scaler.unscale_(self.optimizer)
+            norm = scale_gradients(self.parameters, max(count, 1), self.config.clip)
+            finite = isfinite(float(norm + nll))
         searching = self.scaler.is_enabled() and self.scaler.get_scale() > 1.0  # for a scale
         if finite:
             with within_memory(self.folder, *UPDATING):
@@ -111,6 +112,7 @@ class Trainer:
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
         at.step += 1
+        self.carry = carry if finite else None  # it may be as bad as the loss
         if finite:
             at.bad = 0
             if self.average is not None:
@@ -118,27 +120,24 @@ class Trainer:
         else:
             at.bad += not searching
             at.skipped += 1
-            self.carry = None  # it may be as bad as the loss
         return Done(nll, count, norm, rate, finite)
 
     def gradients(
         self, batches: Sequence[Batch], progress: float, stop: Stop | None = None
-    ) -> tuple[Tensor, int]:
-        """Leave the summed gradients of the batches on the weights: (nll, how many tokens).
+    ) -> tuple[Tensor, int, Any]:
+        """Leave the summed gradients of the batches on the weights: (nll, tokens, what is carried).
 
         What does not fit into memory is cut and tried again, as often as there are rows to cut.
         A request to stop is answered between any two parts of the work.
         """
         if not self.network.training:
             self.network.train()
-        carry = self.carry
         while True:
             self._rows = self._size = 0  # of the piece that is being tried
             try:
                 return self._gradients(batches, progress, stop or Stop())
             except Interrupted:
                 self.optimizer.zero_grad(set_to_none=True)
-                self.carry = carry
                 raise
             except (RuntimeError, MemoryError) as error:
                 if not out_of_memory(error) or not self._size:
@@ -146,7 +145,6 @@ class Trainer:
                 message = str(error).splitlines()[0]
             # Here the error is gone, and with it the frames that held on to the memory.
             self.optimizer.zero_grad(set_to_none=True)
-            self.carry = carry
             if self.device.type == "cuda":
                 torch.cuda.empty_cache()
             if self._rows == 1:
@@ -158,13 +156,13 @@ class Trainer:
 
     def _gradients(
         self, batches: Sequence[Batch], progress: float, stop: Stop
-    ) -> tuple[Tensor, int]:
+    ) -> tuple[Tensor, int, Any]:
         seed_all((self.task.config.seed * 1_000_003 + self.at.step) % 2**63, self.device)
-        nll, count = torch.zeros((), device=self.device), 0
+        nll, count, carried = torch.zeros((), device=self.device), 0, self.carry
         for batch in batches:
             pieces = self._pieces(batch)
             before = random_state(self.device) if len(pieces) > 1 else None
-            carried, carries = self.carry, []
+            carries = []
             for piece in pieces:
                 stop.answer()
                 self._rows, self._size = piece.last - piece.first, size_of(batch, piece)
@@ -184,8 +182,8 @@ class Trainer:
                 carries.append(carry)
                 nll += loss.nll.detach()
                 count += loss.count
-            self.carry = joined(carries)
-        return nll, count
+            carried = joined(carries)
+        return nll, count, carried
 
     def _pieces(self, batch: Batch) -> list[Part]:
         """The batch whole, or cut so that no piece is as large as what did not fit."""
@@ -203,15 +201,23 @@ class Trainer:
         self, corpus: Corpus, pairs: Sequence[Pair], quick: bool, stop: Stop | None = None
     ) -> dict[str, float]:
         """The metrics of the weights that would predict: the moving average's, if there is one."""
-        self.network.eval()
-        if self.average is not None:
-            self.average.swap(self.network)
-        try:
-            with (stop or Stop()).interruptible(), within_memory(self.folder, *EVALUATING):
-                return self.task.evaluate(self.network, corpus, pairs, quick)
-        finally:
+
+        def swap() -> None:
             if self.average is not None:
                 self.average.swap(self.network)
+
+        def save() -> None:  # and nobody evaluates any more
+            swap()
+            self.save(due=False)
+
+        stop, memory = stop or Stop(), within_memory(self.folder, *EVALUATING)
+        self.network.eval()
+        swap()
+        try:
+            with stop.unchanged(save), stop.interruptible(), memory:
+                return self.task.evaluate(self.network, corpus, pairs, quick)
+        finally:
+            swap()
 
     def predicting(self) -> dict[str, Tensor]:
         """The weights that would predict."""

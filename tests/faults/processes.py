@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -118,6 +119,8 @@ def work(request: dict[str, Any]) -> None:
         few_bytes(request["memory"])
     if "slow" in request:
         slow(request["slow"])
+    if "stuck" in request:
+        stuck(*request["stuck"])
     code: Any = 1
     try:
         from saccade import cli
@@ -224,6 +227,55 @@ def slow(seconds: float) -> None:
         return real(self, *words)
 
     Trainer.step = step  # type: ignore[method-assign]
+
+
+def stuck(number: int, where: str, after: int, nth: int) -> None:
+    """Send a signal in the nth loss after a step, from a call that does not come back."""
+    import hashlib
+    import threading
+
+    import torch
+
+    from saccade.tasks.language import LanguageModel
+    from saccade.tasks.translate import Translate
+    from saccade.training.trainer import Trainer
+
+    step = calls = 0
+
+    def hang() -> None:
+        threading.Timer(0.1, os.kill, (os.getpid(), number)).start()
+        hashlib.pbkdf2_hmac("sha256", b"a", b"b", 2**31 - 1)  # many minutes, outside Python
+
+    class Hang(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, value: Any) -> Any:
+            return value.clone()
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: Any) -> None:
+            hang()
+
+    def counted(self: Any, *words: Any, real: Any = Trainer.step) -> Any:
+        nonlocal step, calls
+        done = real(self, *words)
+        step, calls = self.at.step, 0
+        return done
+
+    Trainer.step = counted  # type: ignore[method-assign]
+    for kind in (LanguageModel, Translate):
+
+        def loss(self: Any, network: Any, *words: Any, real: Any = kind.loss) -> Any:
+            nonlocal calls
+            calls += network.training == (where != "evaluation")
+            now = (step, calls) == (after, nth)
+            if now and where != "backward":
+                hang()
+            found, carry = real(self, network, *words)
+            if now:
+                found = replace(found, sum=Hang.apply(found.sum))
+            return found, carry
+
+        kind.loss = loss  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

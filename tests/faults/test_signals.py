@@ -1,5 +1,6 @@
 """SIGTERM and Ctrl-C, in every phase of a run: exit 75 in time, and nothing is lost."""
 
+import json
 import os
 import signal
 from pathlib import Path
@@ -128,6 +129,54 @@ def test_so_does_any_signal_there(number: int, small: Small, server: Server) -> 
         stop_in_the_preflight(small, server, number, where, nth)
 
 
+STUCK = [  # the model, where, after which step, in which of a step's or an evaluation's losses
+    ("language model", "backward", 8, 2),
+    ("language model", "forward", 13, 3),
+    ("language model", "evaluation", 7, 2),
+    ("lstm", "backward", 1, 1),
+    ("lstm", "forward", 0, 1),
+    ("lstm", "evaluation", 14, 1),
+]
+
+
+def stop_while_stuck(
+    small: Small, server: Server, number: int, kind: str, where: str, step: int, nth: int
+) -> None:
+    """The call never ends, so that this thread can neither answer nor save."""
+    recipe, run, straight = small.recipe(kind, 0, STEPS), small.new(), small.new()
+    more = ["--set", "train.accumulate=3", "--set", "train.preflight=off"]
+    carries = kind == "language model"
+    more += ["--set", "task.context=8"] if carries else []
+    assert server.run("train", recipe, "--out", straight, *more).code == 0
+    words = ["train", recipe, "--out", run, *more]
+    done = server.run(*words, stuck=[number, where, step, nth])
+    assert done.code == 75, f"{done.code}: {done.said}"
+    assert done.seconds < 10
+    last = max((run / "checkpoints").glob("step-*"), default=run)
+    assert last.name == f"step-{step:08d}"
+    assert f"all is saved; go on with: saccade resume {run}" in done.said
+    assert "Traceback" not in done.said
+    state = json.loads((last / "state.json").read_text())
+    assert state["pending"] == (where == "evaluation")
+    assert (b"carry.0" in (last / "training.safetensors").read_bytes()) == carries
+    assert small.finish(recipe, run) == result_of(straight)
+
+
+def test_a_signal_in_a_call_that_does_not_come_back_saves_and_exits_with_75(
+    small: Small, server: Server
+) -> None:
+    stop_while_stuck(small, server, signal.SIGTERM, *STUCK[0])
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(("kind", "where", "step", "nth"), STUCK)
+def test_so_does_any_signal_in_any_such_call(
+    number: int, kind: str, where: str, step: int, nth: int, small: Small, server: Server
+) -> None:
+    stop_while_stuck(small, server, number, kind, where, step, nth)
+
+
 @pytest.mark.faults
 def test_a_process_that_cannot_answer_ends_in_time(small: Small, server: Server) -> None:
     expected, _ = small.straight("lstm", 0, STEPS)
@@ -137,6 +186,38 @@ def test_a_process_that_cannot_answer_ends_in_time(small: Small, server: Server)
     assert done.seconds < 12  # 10 seconds after the signal
     assert f"saccade resume {run}" in done.said
     assert small.finish(small.recipe("lstm", 0, STEPS), run) == expected
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_nobody_goes_on_while_a_thread_saves(full: bool, tmp_path: Path) -> None:
+    import subprocess
+    import sys
+
+    code = (
+        "import os, signal, time\n"
+        "from saccade.training import stop as module\n"
+        "module.PATIENCE = 0.2\n"
+        "state = ['old']\n"
+        "def save():\n"
+        "    time.sleep(1)\n"
+        f"    if {full}: raise OSError('the disk is full')\n"
+        "    print('saved:', *state, flush=True)\n"
+        "with module.Stop() as stop:\n"
+        "    with stop.unchanged(save):\n"
+        "        os.kill(os.getpid(), signal.SIGTERM)\n"
+        "        time.sleep(0.6)\n"  # the end of a long call comes within the save
+        "    state[0] = 'new'\n"
+        "    print('went on', flush=True)\n"
+        "    time.sleep(60)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, timeout=30, check=False, text=True
+    )
+    said = done.stderr.splitlines()[1:]  # behind "stopping"
+    if full:  # as where this thread saves: an error, and no word of what was not saved
+        assert (done.returncode, done.stdout, said) == (2, "", ["saccade: the disk is full"])
+    else:
+        assert (done.returncode, done.stdout, said) == (75, "saved: old\n", ["all is saved"])
 
 
 def test_a_second_ctrl_c_ends_the_process_at_once(tmp_path: Path) -> None:

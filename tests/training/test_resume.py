@@ -1,7 +1,9 @@
 """Stopping and going on: means, put-off evaluations, raised limits, workers, preflights."""
 
 import json
+import os
 import shutil
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -97,6 +99,32 @@ def test_a_step_is_left_between_its_batches(
     assert disk.latest_checkpoint(folder / "checkpoints")[0] == folder / "checkpoints/step-00000005"
     monkeypatch.undo()
     list(resume(folder))
+    assert same(tmp_path / "straight", folder)
+
+
+def test_nobody_waits_for_the_order_of_an_epoch_to_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = settings("lstm", tmp_path, save_every=100)
+    run_through(config, tmp_path / "straight")
+    folder, real, asked = new_folder(config, tmp_path / "run"), Translate.epoch, 0.0
+
+    def epoch(self: Any, corpus: Any, number: int) -> Any:
+        nonlocal asked
+        if number == 1:
+            asked = time.monotonic()
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(6)
+        return real(self, corpus, number)
+
+    monkeypatch.setattr(Translate, "epoch", epoch)
+    with Stop() as stop:
+        *_, last = start(config, folder, stop)
+    assert isinstance(last, Finished)
+    assert last.reason == "stopped"
+    assert time.monotonic() - asked < 4
+    monkeypatch.undo()
+    assert [event.start for event in resume(folder) if isinstance(event, Prepared)] == [last.step]
     assert same(tmp_path / "straight", folder)
 
 
