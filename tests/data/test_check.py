@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from saccade.config import Classify, Data, LanguageModel, Tag, Task, Translate
+from saccade.data.characters import visible
 from saccade.data.check import check
 from saccade.data.findings import KEPT, Finding, table, together
 
@@ -48,6 +49,20 @@ def test_clean_files_have_no_defects(tmp_path):
 def test_broken_rows_of_both_files_are_told(tmp_path):
     data = files(tmp_path, TRAIN + "x\n", "a new film\tpos\n\tneg\n")
     assert found(data, "classify") == [("columns", "train.tsv:5"), ("blank-source", "dev.tsv:2")]
+
+
+@pytest.mark.parametrize(
+    ("form", "rows", "code", "text"),
+    [
+        ("tsv", "a film\tX Y\na long film\tX Y\n", "tags", "a long film\tX Y"),
+        ("columns", "a\tX\n\tY\nfilm\tY\n\na\tX\n", "blank-source", "a  film"),
+        ("columns", "a\tX\nfilm\t \n\na\tX\n", "blank-target", "a film"),
+    ],
+)
+def test_words_that_do_not_go_with_their_tags_are_shown(form, rows, code, text, tmp_path):
+    data = files(tmp_path, rows).model_copy(update={"format": form, "source": (1,), "target": 2})
+    [place] = one_of(data, "tag", code).places
+    assert place.text == visible(text)
 
 
 def test_unseen_labels_are_told_for_labels_only(tmp_path):

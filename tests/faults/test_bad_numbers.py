@@ -15,7 +15,7 @@ from saccade.tasks.prepare import prepare
 from saccade.tasks.translate import Translate
 from saccade.training import checkpoint as disk
 from saccade.training import loop
-from saccade.training.events import Noticed, Saved, Skipped
+from saccade.training.events import Evaluated, Noticed, Saved, Skipped
 from saccade.training.optim import scale_gradients
 from saccade.training.run import resume, start
 from saccade.training.stop import Stop
@@ -39,6 +39,21 @@ def spoil(monkeypatch: pytest.MonkeyPatch, kind: str, when: Any) -> None:
         return nll, *rest
 
     monkeypatch.setattr(Trainer, "_gradients", gradients)
+
+
+def at_full_rate(trainer: Trainer) -> bool:
+    return trainer.at.slow == 1.0
+
+
+def pretend(monkeypatch: pytest.MonkeyPatch, values: list[float]) -> None:
+    """Let evaluations find these values, and 0 then; higher is better."""
+    supply = iter(values)
+
+    def evaluate(self: Any, *words: Any, **named: Any) -> dict[str, float]:
+        value = next(supply, 0.0)
+        return {"loss": 1.0, self.metric: value if self.higher_is_better else -value}
+
+    monkeypatch.setattr(Translate, "evaluate", evaluate)
 
 
 @pytest.mark.parametrize(("kind", "name"), [("loss", "language model"), ("gradient", "lstm")])
@@ -103,17 +118,15 @@ def test_before_any_checkpoint_the_run_begins_again(
 def test_going_back_keeps_the_best_checkpoints_for_their_mean(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first three evaluations are the best; the steps from 10 on fail at the full rate."""
+    """The first four evaluations are the best; that of step 4, which is skipped, does not count.
+
+    The steps from 10 on fail at the full rate.
+    """
     more = {"average_checkpoints": 3, "average_of": "best", "average": 0.0, "keep": 1}
     config = settings("lstm", tmp_path, steps=20, evaluate_every=2, save_every=100, **more)
-    spoil(monkeypatch, "loss", lambda trainer: trainer.at.step >= 10 and trainer.at.slow == 1.0)
-    values = iter([3.0, 2.0, 1.0])
-
-    def evaluate(self: Any, *words: Any, **named: Any) -> dict[str, float]:
-        value = next(values, 0.0)
-        return {"loss": 1.0, self.metric: value if self.higher_is_better else -value}
-
-    monkeypatch.setattr(Translate, "evaluate", evaluate)
+    failing = {3, *range(10, 20)}
+    spoil(monkeypatch, "loss", lambda trainer: trainer.at.step in failing and at_full_rate(trainer))
+    pretend(monkeypatch, [3.0, 9.0, 2.0, 1.0])
     folder, each = new_folder(config, tmp_path / "run"), {}
     said = ""
     for event in start(config, folder):
@@ -123,8 +136,32 @@ def test_going_back_keeps_the_best_checkpoints_for_their_mean(
     assert "back to step 10" in said
     assert "left out" not in said
     for name, weight in weights(folder).items():
-        best = torch.stack([each[step][name] for step in (2, 4, 6)]).double()
+        best = torch.stack([each[step][name] for step in (2, 6, 8)]).double()
         assert torch.equal(weight, best.mean(0).float()), name
+
+
+def test_going_back_passes_over_what_is_damaged_and_keeps_the_best(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Checkpoints are due at 3 and 6, the best evaluation is at 4, the steps from 7 on fail."""
+    config = settings("lstm", tmp_path, average=0.0)
+    spoil(monkeypatch, "loss", lambda trainer: trainer.at.step >= 7 and at_full_rate(trainer))
+    pretend(monkeypatch, [3.0])
+    monkeypatch.setattr(loop, "SAVE_SECONDS", 0.0)  # after every step, too
+    folder, saves, best = new_folder(config, tmp_path / "run"), [], {}
+    for event in start(config, folder):
+        match event:
+            case Evaluated(best=True):
+                assert not best
+                best = weights(folder)
+            case Skipped(step=8):
+                damaged = folder / "checkpoints" / "step-00000006" / "model.safetensors"
+                damaged.write_bytes(b"?")
+            case Noticed() if "back to step 3" in event.text:
+                saves = [disk.step_of(path) for path in disk.checkpoints(folder / "checkpoints")]
+    assert saves == [3]  # what is later is no more
+    assert event.step == 12
+    assert all(torch.equal(weight, best[name]) for name, weight in weights(folder).items())
 
 
 def test_in_the_end_it_stops_and_names_the_lines(
@@ -223,13 +260,15 @@ OUT = RuntimeError("[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can
         (torch.optim.AdamW, "step", 1, "off", "train.batch_tokens"),
         (Translate, "evaluate", 1, "on", "decode.batch_tokens"),
         (Translate, "predict", 1, "on", "decode.batch_tokens"),
+        (disk, "mean_of", 1, "off", "free memory"),
     ],
 )
 def test_where_nothing_can_be_cut_training_ends_with_a_line_and_goes_on_later(
     where: Any, name: str, nth: int, preflight: str, words: str,
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    config = settings("lstm", tmp_path, preflight=preflight)
+    more = {"average_checkpoints": 2, "average": 0.0} if name == "mean_of" else {}
+    config = settings("lstm", tmp_path, preflight=preflight, **more)
     run_through(config, tmp_path / "straight")
     real, calls = getattr(where, name), 0
 
@@ -247,7 +286,8 @@ def test_where_nothing_can_be_cut_training_ends_with_a_line_and_goes_on_later(
     assert "out of memory" in said
     assert words in said
     assert f"saccade resume {tmp_path / 'run'}" in said
-    assert ("no checkpoint yet" if nth == 1 else "is sound") in said
+    early = nth == 1 and name != "mean_of"
+    assert ("no checkpoint yet" if early else "is sound") in said
     assert len(said.splitlines()) == 1
     monkeypatch.undo()
     list(resume(tmp_path / "run"))

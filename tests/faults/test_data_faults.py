@@ -159,6 +159,9 @@ FAULTS: dict[str, Fault] = {
     "the source is blank": Fault(
         "lines", edit("train.de", lambda _: " "), "blank-source", "train.de:120"
     ),
+    "the source of a row is blank": Fault(
+        "labelled", edit("train.tsv", cell(0, lambda _: " ")), "blank-source", "train.tsv:120"
+    ),
     "the target is blank": Fault(
         "lines", edit("train.en", lambda _: ""), "blank-target", "train.en:120"
     ),
