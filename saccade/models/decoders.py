@@ -6,6 +6,7 @@ the source was, and none remembers anything between calls: all that goes on is i
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from math import inf
 from typing import Any, NamedTuple
 
 import torch
@@ -13,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from saccade.models.encoders import Embedding
-from saccade.nn.attention import Attention, Cache, additive_mask
+from saccade.nn.attention import Attention, additive_mask
 from saccade.nn.dropout import Dropout
 from saccade.nn.loss import Loss, projected_cross_entropy
 from saccade.nn.padded import Memory, Padded
@@ -146,7 +147,11 @@ class RecurrentDecoder(Decoder):
 
 
 class TransformerState(NamedTuple):
-    caches: tuple[Cache | None, ...]  # each layer's keys and values so far: (B, H, t, K)
+    """Keys and values of all hypotheses about a source stand together and are never moved: each
+    row remembers which are its own."""
+
+    caches: Fixed | None  # each layer's keys and values so far: (M, H, L, K)
+    own: Int[Tensor, "B t"] | None  # whose places they have among the L; None: all, in order
     source: Fixed | None  # (each layer's keys and values of the memory, its mask)
 
 
@@ -169,22 +174,57 @@ class TransformerDecoder(Decoder):
         self.drop = Dropout(dropout)
 
     def start(self, memory: Memory | None, rows: int) -> TransformerState:
-        caches = (None,) * len(self.blocks)
         if memory is None:
-            return TransformerState(caches, None)
+            return TransformerState(None, None, None)
         sources = tuple(block.cross.prepare(memory.values) for block in self.blocks)
         mask = additive_mask(memory.keep, memory.values.dtype)
-        return TransformerState(caches, Fixed((sources, mask)))
+        return TransformerState(None, None, Fixed((sources, mask)))
 
     def hidden(
         self, tokens: Int[Tensor, "B T"], state: TransformerState
     ) -> tuple[Float[Tensor, "B T D"], TransformerState]:
-        past = 0 if state.caches[0] is None else state.caches[0][0].size(2)
+        B, before = tokens.size(0), None if state.caches is None else state.caches.tree
+        L = 0 if before is None else before[0][0].length
+        past = L if state.own is None else state.own.size(1)
+        heard, memory_mask = (None, None) if state.source is None else state.source.tree
+        M = B if before is None else before[0][0].buffer.size(0)
+        M = M if heard is None else heard[0][0].size(0)
+        own, mask = state.own, None
+        if B > M:
+            own, mask = _own(tokens, own, M, L, self.embedding.weight.dtype)
         x = self.drop(self.positions(self.embedding(tokens), past))
-        sources, mask = (None, None) if state.source is None else state.source.tree
         caches = []
         for i, block in enumerate(self.blocks):
-            memory = None if sources is None else sources[i]
-            x, cache = block(x, cache=state.caches[i], causal=True, memory=memory, memory_mask=mask)
+            x, cache = block(
+                x,
+                mask,
+                cache=None if before is None else before[i],
+                causal=mask is None,
+                past=past,
+                sources=M,
+                memory=None if heard is None else heard[i],
+                memory_mask=memory_mask,
+            )
             caches.append(cache)
-        return self.norm(x), TransformerState(tuple(caches), state.source)
+        return self.norm(x), TransformerState(Fixed(tuple(caches)), own, state.source)
+
+
+def _own(
+    tokens: Int[Tensor, "B T"],
+    own: Int[Tensor, "B t"] | None,
+    sources: int,
+    length: int,
+    dtype: torch.dtype,
+) -> tuple[Int[Tensor, "B n"], Float[Tensor, "M 1 q k"]]:
+    """Where the rows' keys are among those of their source, with these tokens' behind the rest,
+    and what to add to scores so that each token sees its own row's, up to itself."""
+    (B, T), device = tokens.shape, tokens.device
+    if own is None:
+        own = torch.arange(length, device=device).expand(B, -1)
+    total = length + B // sources * T
+    new = torch.arange(length, total, device=device).view(-1, T).repeat(sources, 1)  # (B, T)
+    own = torch.cat([own, new], 1)
+    mask = torch.full((B, T, total), -inf, dtype=dtype, device=device)
+    for i in range(T):
+        mask[:, i].scatter_(1, own[:, : own.size(1) - T + i + 1], 0.0)
+    return own, mask.view(sources, 1, -1, total)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from saccade.nn.dropout import dropout
 from saccade.nn.positions import rotate
+from saccade.nn.state import Grown
 from saccade.nn.watch import listening, record
 
 
@@ -174,7 +175,7 @@ class Attention(nn.Module):
         return (weights @ values).reshape(*query.shape[:2], -1)
 
 
-Cache = tuple[Float[Tensor, "B H _ K"], Float[Tensor, "B H _ K"]]  # keys and values so far
+Cache = tuple[Grown, Grown]  # keys and values so far: each (M, H, L, K)
 Source = tuple[Float[Tensor, "M H S K"], Float[Tensor, "M H S K"]]  # of M rows of a memory
 
 
@@ -195,20 +196,34 @@ class SelfAttention(nn.Module):
     def forward(
         self,
         x: Float[Tensor, "B T D"],
-        mask: Float[Tensor, "B 1 1 S"] | None = None,
+        mask: Float[Tensor, "M 1 _ S"] | None = None,
         cache: Cache | None = None,
         causal: bool = False,
+        past: int = 0,
+        sources: int | None = None,
     ) -> tuple[Float[Tensor, "B T D"], Cache]:
-        """The attended values, and the keys and values so far; `mask` is added to the scores."""
+        """The attended values, and the keys and values so far; `mask` is added to the scores.
+
+        `past` positions came before. With fewer `sources` than rows, the rows of a source are read
+        as further positions of one row, and `mask` says who is whose.
+        """
         heads = self.qkv(x).unflatten(-1, (-1, 3, self.head_dim)).transpose(1, 2)  # (B, H, T, 3, K)
         query, key, value = heads.unbind(-2)
-        past = 0 if cache is None else cache[0].size(2)
         if self.rotary:
             query, key = rotate(query, past), rotate(key, past)
-        if cache is not None and past:
-            key, value = torch.cat([cache[0], key], 2), torch.cat([cache[1], value], 2)
-        mixed = _multi_head(self, query, key, value, mask, causal)
-        return self.out(mixed.transpose(1, 2).flatten(2)), (key, value)
+        M = x.size(0) if sources is None else sources
+        if x.size(0) > M:  # (M, H, rows * T, K)
+            query, key, value = (
+                part.unflatten(0, (M, -1)).transpose(1, 2).flatten(2, 3)
+                for part in (query, key, value)
+            )
+        if cache is None:
+            cache = Grown.of(key), Grown.of(value)
+        else:
+            cache = cache[0].append(key), cache[1].append(value)
+            key, value = cache[0].tensor, cache[1].tensor
+        mixed = _multi_head(self, query, key, value, mask, causal, rows=x.size(0))
+        return self.out(mixed.transpose(1, 2).reshape(x.shape)), cache
 
 
 class CrossAttention(nn.Module):
@@ -259,7 +274,7 @@ def _multi_head(
     value: Float[Tensor, "B H S K"],
     mask: Tensor | None,
     causal: bool,
-    rows: int | None = None,
+    rows: int,
 ) -> Float[Tensor, "B H T K"]:
     T, S = query.size(2), key.size(2)
     rate = module.dropout if module.training else 0.0
@@ -279,6 +294,6 @@ def _multi_head(
         scores = scores.masked_fill(ahead, -inf)
     weights = (scores if mask is None else scores + mask).softmax(-1)
     if listening(module):
-        each = 1 if rows is None else rows // weights.size(0)
-        record(module, torch.stack(weights.chunk(each, 2), 1).flatten(0, 1))  # (rows, H, T, S)
+        each = torch.stack(weights.chunk(rows // weights.size(0), 2), 1)
+        record(module, each.flatten(0, 1))  # (rows, H, T, S)
     return dropout(weights, rate, training=True) @ value

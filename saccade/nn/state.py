@@ -1,8 +1,8 @@
 """State is a value: a frozen tree of batch-first tensors that a decoder takes and returns.
 
-A tree is a tensor, None, or a (named) tuple of trees. What belongs to the source, and is therefore
-the same for every hypothesis about it, is marked `Fixed`: it is never reordered, and never repeated
-either. With B rows of it and N others, row n belongs to source n // (N / B).
+A tree is a tensor, something `Grown`, None, or a (named) tuple of trees. What belongs to the
+source, and therefore to every hypothesis about it alike, is marked `Fixed`: it is never reordered,
+and never repeated either. With M rows of it and N others, row n belongs to source n // (N / M).
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -21,16 +21,55 @@ class Fixed:
     tree: Any
 
 
+@dataclass(frozen=True, slots=True)
+class Grown:
+    """A tensor (M, H, L, K) to which positions are appended, mostly without a copy of it.
+
+    It is the beginning of a buffer with room behind. Who appends writes into the room; if another
+    has done so before, into that of a larger copy. So no value that was given out ever changes.
+    """
+
+    buffer: Tensor
+    length: int
+    written: list[int]  # how far, by any that share the buffer
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> "Grown":
+        return cls(tensor, tensor.size(2), [tensor.size(2)])
+
+    @property
+    def tensor(self) -> Tensor:
+        return self.buffer[:, :, : self.length]
+
+    def append(self, more: Tensor) -> "Grown":
+        """The tensor with more behind it."""
+        if torch.is_grad_enabled():
+            return Grown.of(torch.cat([self.tensor, more], 2))
+        buffer, written, end = self.buffer, self.written, self.length + more.size(2)
+        ours = torch.is_inference_mode_enabled() or not buffer.is_inference()
+        if not ours or written[0] != self.length or end > buffer.size(2):
+            M, H, _, K = buffer.shape
+            buffer, written = buffer.new_empty(M, H, end + end // 2 + 8, K), [self.length]
+            buffer[:, :, : self.length] = self.tensor
+        buffer[:, :, self.length : end] = more
+        written[0] = end
+        return Grown(buffer, end, written)
+
+
 Change = Callable[[Tensor], Tensor]
 
 
-def map_state(function: Change, state: Any, *, fixed: Change | None = None) -> Any:
+def map_state(
+    function: Change, state: Any, *, fixed: Callable[[Fixed], Fixed] | None = None
+) -> Any:
     """The state with `function` applied to every tensor; to what is fixed `fixed`, if given."""
     match state:
         case Tensor():
             return function(state)
         case Fixed():
-            return Fixed(map_state(fixed or function, state.tree))
+            return Fixed(map_state(function, state.tree)) if fixed is None else fixed(state)
+        case Grown():
+            return Grown.of(function(state.tensor))
         case tuple():
             parts = [map_state(function, part, fixed=fixed) for part in state]
             return type(state)(*parts) if hasattr(state, "_fields") else tuple(parts)
@@ -47,17 +86,17 @@ def repeat(state: Any, times: int) -> Any:
 
 def reorder(state: Any, rows: Int[Tensor, "N"]) -> Any:
     """The state whose row n is the old row `rows[n]`; what is fixed stays."""
-    return map_state(lambda tensor: tensor.index_select(0, rows), state, fixed=lambda x: x)
+    return map_state(lambda tensor: tensor.index_select(0, rows), state, fixed=lambda part: part)
 
 
 def select(state: Any, rows: Int[Tensor, "N"], sources: Int[Tensor, "B"] | None = None) -> Any:
     """The state of some rows only, and of their sources: those, or without them a source a row."""
     kept = rows if sources is None else sources
-    return map_state(
-        lambda tensor: tensor.index_select(0, rows),
-        state,
-        fixed=lambda tensor: tensor.index_select(0, kept),
-    )
+
+    def fixed(part: Fixed) -> Fixed:
+        return Fixed(map_state(lambda tensor: tensor.index_select(0, kept), part.tree))
+
+    return map_state(lambda tensor: tensor.index_select(0, rows), state, fixed=fixed)
 
 
 def shared(tensor: Tensor, rows: int) -> Tensor:

@@ -79,13 +79,15 @@ class Block(nn.Module):
         *,
         cache: Cache | None = None,
         causal: bool = False,
+        past: int = 0,
+        sources: int | None = None,
         memory: Source | None = None,
         memory_mask: Tensor | None = None,
     ) -> tuple[Float[Tensor, "B T D"], Cache]:
-        """The block's output, and the keys and values so far."""
+        """The block's output, and the keys and values so far; see `SelfAttention`."""
         before = self.norm_first
         inner = self.attention_norm(x) if before else x
-        inner, cache = self.attention(inner, mask, cache, causal)
+        inner, cache = self.attention(inner, mask, cache, causal, past, sources)
         x = x + self.drop(inner)
         x = x if before else self.attention_norm(x)
         if memory is not None:

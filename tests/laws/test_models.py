@@ -7,7 +7,7 @@ import torch
 
 from saccade.models.build import Classifier, Tagger
 from saccade.nn.padded import Memory, Padded, pad
-from saccade.nn.state import detach, leaves, reorder, repeat, select, with_leaves
+from saccade.nn.state import detach, leaves, reorder, select, with_leaves
 from saccade.nn.watch import over_time, watch
 from tests.architectures import (
     DECODERS,
@@ -95,12 +95,13 @@ def test_reordering_a_state_is_reordering_its_rows(decoder: str) -> None:
     net, tokens = generator("lstm", decoder), targets()
     with torch.inference_mode():
         one = pad([source_batch().values[0].tolist()])
-        state = repeat(net.decoder.start(net.encode(one), 1), 3)
+        state = reorder(net.decoder.start(net.encode(one), 1), torch.tensor([0, 0, 0]))
         _, state = net.decoder(tokens[:, :3], state)
         rows = torch.tensor([2, 0, 0])
         moved, _ = net.decoder(tokens[rows, 3:4], reorder(state, rows))
         still, _ = net.decoder(tokens[:, 3:4], state)
-        few, _ = net.decoder(tokens[:2, 3:4], select(state, torch.tensor([0, 1])))
+        both = select(state, torch.tensor([0, 1]), torch.tensor([0]))
+        few, _ = net.decoder(tokens[:2, 3:4], both)
     assert torch.allclose(moved, still[rows], atol=1e-6)
     assert torch.allclose(few, still[:2], atol=1e-6)
 
@@ -118,10 +119,33 @@ def test_hypotheses_share_their_source(decoder: str) -> None:
         unseen, _ = net.decoder(tokens, select(start, rows, torch.tensor([0, 2])))
     assert torch.allclose(together, own, atol=1e-5)
     assert torch.allclose(unseen, own, atol=1e-5)
-    for path, calls in maps.items():
-        for one, two in zip(calls, shared_maps[path], strict=True):
+    to_source = [path for path in maps if "blocks" not in path or "cross" in path]
+    for path in to_source:
+        for one, two in zip(maps[path], shared_maps[path], strict=True):
             assert one.shape == two.shape
             assert torch.allclose(one, two, atol=1e-5)
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_a_state_can_be_gone_on_from_twice(decoder: str) -> None:
+    net, tokens = generator("lstm", decoder), targets(3, 30)
+    with torch.inference_mode():
+        _, state = net.decoder(tokens[:, :3], net.decoder.start(net.encode(source_batch()), 3))
+        before = [leaf.clone() for leaf in leaves(state)]
+        one, after = net.decoder(tokens[:, 3:4], state)
+        other, _ = net.decoder(tokens[:, 4:5], state)
+        again, _ = net.decoder(tokens[:, 3:4], state)
+        mine, _ = net.decoder(tokens[:, 5:6], after)
+        _, twin = net.decoder(tokens[:, 3:4], state)
+        theirs, _ = net.decoder(tokens[:, 5:6], twin)
+    assert torch.equal(one, again)
+    assert not torch.equal(one, other)
+    assert torch.allclose(mine, theirs, atol=1e-6)
+    for leaf, same in zip(leaves(state), before, strict=True):
+        assert torch.equal(leaf, same)
+    with torch.no_grad():  # nor does it matter how it was made
+        later, _ = net.decoder(tokens[:, 5:6], after)
+    assert torch.allclose(mine, later, atol=1e-6)
 
 
 @pytest.mark.parametrize("decoder", [name for name in DECODERS if "transformer" in name])
