@@ -14,12 +14,12 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from saccade.models.encoders import Embedding
-from saccade.nn.attention import Attention, additive_mask
+from saccade.nn.attention import Attention, Cache, additive_mask
 from saccade.nn.dropout import Dropout
 from saccade.nn.loss import Loss, projected_cross_entropy
 from saccade.nn.padded import Memory, Padded
 from saccade.nn.recurrent import LayerState, Recurrent
-from saccade.nn.state import Fixed, shared
+from saccade.nn.state import Fixed, Grown, shared
 from saccade.nn.transformer import Block
 
 
@@ -184,12 +184,15 @@ class TransformerDecoder(Decoder):
         self, tokens: Int[Tensor, "B T"], state: TransformerState
     ) -> tuple[Float[Tensor, "B T D"], TransformerState]:
         B, before = tokens.size(0), None if state.caches is None else state.caches.tree
+        own = state.own
+        if own is not None and before is not None and own.size(1) % TIDY == 0:
+            before, own = _tidy(before, own)
         L = 0 if before is None else before[0][0].length
-        past = L if state.own is None else state.own.size(1)
+        past = L if own is None else own.size(1)
         heard, memory_mask = (None, None) if state.source is None else state.source.tree
         M = B if before is None else before[0][0].buffer.size(0)
         M = M if heard is None else heard[0][0].size(0)
-        own, mask = state.own, None
+        mask = None
         if B > M:
             own, mask = _own(tokens, own, M, L, self.embedding.weight.dtype)
         x = self.drop(self.positions(self.embedding(tokens), past))
@@ -207,6 +210,34 @@ class TransformerDecoder(Decoder):
             )
             caches.append(cache)
         return self.norm(x), TransformerState(Fixed(tuple(caches)), own, state.source)
+
+
+TIDY = 8  # steps, after which the keys and values of what was given up are left out
+
+
+def _tidy(
+    caches: tuple[Cache, ...], own: Int[Tensor, "B t"]
+) -> tuple[tuple[Cache, ...], Int[Tensor, "B t"]]:
+    """The caches without the places that are no row's own any more, and the rows' places then.
+
+    Hypotheses about one source have most of their past in common.
+    """
+    sources, _, length, _ = caches[0][0].tensor.shape
+    theirs = own.view(sources, -1)  # (M, rows * t)
+    used = torch.zeros(sources, length, dtype=torch.long, device=own.device)
+    used.scatter_(1, theirs, 1)
+    kept = int(used.sum(1).max())
+    if 2 * kept > length:
+        return caches, own
+    places = used.argsort(dim=1, descending=True, stable=True)[:, :kept]  # (M, kept)
+    own = (used.cumsum(1) - 1).gather(1, theirs).view_as(own)
+
+    def few(grown: Grown) -> Grown:
+        _, H, _, K = grown.buffer.shape
+        index = places[:, None, :, None].expand(-1, H, -1, K)
+        return Grown.of(grown.tensor.gather(2, index))
+
+    return tuple((few(key), few(value)) for key, value in caches), own
 
 
 def _own(

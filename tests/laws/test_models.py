@@ -148,6 +148,29 @@ def test_a_state_can_be_gone_on_from_twice(decoder: str) -> None:
     assert torch.allclose(mine, later, atol=1e-6)
 
 
+@pytest.mark.parametrize("decoder", DECODERS)
+@pytest.mark.parametrize("seed", range(3))
+def test_a_hypothesis_hears_its_own_past_alone(decoder: str, seed: int) -> None:
+    net, tokens = generator("lstm", decoder), targets(6, 20)
+    numbers = torch.Generator().manual_seed(seed)
+    said = torch.zeros(6, 0, dtype=torch.long)
+    with torch.inference_mode():
+        start = net.decoder.start(net.encode(source_batch((7, 3))), 2)
+        state = reorder(start, torch.tensor([0, 0, 0, 1, 1, 1]))
+        for t, column in enumerate(tokens.split(1, 1)):
+            said = torch.cat([said, column], 1)
+            logits, state = net.decoder(column, state)
+            few = 1 if seed == 0 and t > 5 else 3  # of each source's rows go on
+            rows = torch.randint(0, few, (6,), generator=numbers) + torch.tensor(
+                [0, 3]
+            ).repeat_interleave(3)
+            whole, _ = net.decoder(said, select(start, torch.tensor([0, 0, 0, 1, 1, 1])))
+            assert torch.allclose(logits[:, 0], whole[:, -1], atol=1e-5)
+            said, state = said[rows], reorder(state, rows)
+    if "transformer" in decoder and seed == 0:  # what was given up is forgotten
+        assert state.caches.tree[0][0].length < 2 * 20
+
+
 @pytest.mark.parametrize("decoder", [name for name in DECODERS if "transformer" in name])
 def test_long_targets_go_step_by_step_too(decoder: str) -> None:
     net, tokens = generator("transformer", decoder), targets(3, 24)
