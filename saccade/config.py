@@ -19,6 +19,7 @@ from saccade.errors import ConfigError
 
 Share = Annotated[float, Field(ge=0.0, lt=1.0)]
 Positive = Annotated[int, Field(gt=0)]
+Layers = Annotated[int, Field(gt=0, le=256)]  # so that even an outline of them has an end
 PositiveFloat = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
 Tuple = Annotated[tuple[str, ...], Field(strict=False)]  # TOML has lists, frozen models want tuples
@@ -116,7 +117,7 @@ class Recurrent(Strict):
     kind: Literal["recurrent"] = "recurrent"
     cell: Literal["elman", "elman_relu", "gru", "lstm"] = "lstm"
     dim: Positive = 256
-    num_layers: Positive = 1
+    num_layers: Layers = 1
     dropout: Share = 0.2
     residual: bool = False  # around every layer but the first
 
@@ -153,7 +154,7 @@ class Transformer(Strict):
 
     kind: Literal["transformer"] = "transformer"
     dim: Positive = 256
-    num_layers: Positive = 3
+    num_layers: Layers = 3
     num_heads: Positive = 4
     ff_dim: Positive = 1024
     dropout: Share = 0.1
@@ -192,7 +193,7 @@ class Convolution(Strict):
 
     kind: Literal["convolution"] = "convolution"
     dim: Positive = 256
-    num_layers: Positive = 4
+    num_layers: Layers = 4
     kernel: Positive = 3
     dropout: Share = 0.1
     positions: Literal["sinusoidal", "learned", "none"] = "learned"

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from saccade.config import Config
-from saccade.data.batches import Batch, collate, load_examples
+from saccade.data.batches import Batch, Examples, collate
 from saccade.data.lines import Example
 from saccade.decoding.search import beam_search, greedy
 from saccade.decoding.steps import stepper
@@ -81,7 +81,7 @@ def verify(folder: Path) -> Iterator[Law]:
     if not (folder / "data" / "dev.jsonl").exists():
         yield from (Law(name, None, note="the run's data/ is gone") for name in LAWS)
         return
-    pairs = sorted(load_examples(folder / "data" / "dev.jsonl"), key=lambda pair: len(pair[0][0]))
+    pairs = sorted(Examples(folder / "data" / "dev.jsonl"), key=lambda pair: len(pair[0][0]))
     pairs = [pair for pair in pairs if pair[0] and all(part.strip() for part in pair[0])]
     pairs = pairs[:: max(1, len(pairs) // EXAMPLES)][:EXAMPLES]  # short ones and long ones
     if not pairs:

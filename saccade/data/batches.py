@@ -6,20 +6,23 @@ batch i of epoch e is found in constant time, and resuming needs no history.
 """
 
 import json
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from saccade.errors import CheckpointError
+from saccade.errors import CheckpointError, DataError
 from saccade.nn.padded import Padded
 
 Array = np.ndarray[Any, np.dtype[Any]]
+BLOCK = 1 << 16  # numbers looked at together
+LONGEST = 1 << 22  # bytes of a dev example
 
 
 @dataclass(frozen=True)
@@ -82,13 +85,21 @@ def open_sequences(folder: Path, name: str) -> Sequences | None:
     if not ids.exists() or not starts.exists():
         return None
     try:
-        table = np.fromfile(starts, np.int64)
-        flat = np.memmap(ids, np.int32, "r") if ids.stat().st_size else np.zeros(0, np.int32)
+        table, flat = _mapped(starts, np.int64), _mapped(ids, np.int32)
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{ids}: cannot be read: {error}") from None
-    if not len(table) or table[-1] != len(flat) or table[0] or (np.diff(table) < 0).any():
+    sound = len(table) and table[0] == 0 and table[-1] == len(flat)
+    blocks = range(0, len(table) - 1, BLOCK)
+    if not sound or any((np.diff(table[i : i + BLOCK + 1]) < 0).any() for i in blocks):
         raise CheckpointError(f"{ids}: has {len(flat)} ids where {starts.name} says otherwise")
     return Sequences(flat, table)
+
+
+def _mapped(path: Path, dtype: type[np.generic]) -> Array:
+    """The numbers in a file, which stay there."""
+    if not path.stat().st_size:
+        return np.zeros(0, dtype)
+    return np.asarray(np.memmap(path, dtype, "r"))
 
 
 @dataclass(frozen=True)
@@ -259,21 +270,54 @@ class Stream:
 
 def save_examples(path: Path, examples: Iterable[Any]) -> None:
     """Raw dev examples beside their arrays, so that a run can be evaluated without data files."""
-    with path.open("w", encoding="utf-8") as file:
+    with path.open("wb") as file:
         for example in examples:
-            file.write(json.dumps([example.source, example.target], ensure_ascii=False) + "\n")
+            pair = [example.source, example.target]
+            line = json.dumps(pair, ensure_ascii=False).encode() + b"\n"
+            if len(line) > LONGEST:
+                raise DataError(
+                    f"{example.where}: a dev example of more than {LONGEST >> 20} MB: break it "
+                    "into several"
+                )
+            file.write(line)
 
 
-def load_examples(path: Path) -> list[tuple[tuple[str, ...], Any]]:
-    """The (source, target) pairs that `save_examples` left."""
-    try:
-        with path.open(encoding="utf-8", newline="\n") as file:
-            pairs = [json.loads(line) for line in file]
-        found = [(tuple(s), tuple(t) if isinstance(t, list) else t) for s, t in pairs]
-    except (OSError, ValueError, TypeError, RecursionError) as error:
-        raise CheckpointError(f"{path}: cannot be read: {error}") from None
-    for source, target in found:
+class Examples(Sequence[tuple[tuple[str, ...], Any]]):
+    """The (source, target) pairs that `save_examples` left: sound, and still on the disk."""
+
+    def __init__(self, path: Path):
+        self.path, self.starts = path, array("q", [0])
+        try:
+            with path.open("rb") as file:
+                while line := file.readline(LONGEST + 1):
+                    self._pair(line)
+                    self.starts.append(self.starts[-1] + len(line))
+            self.content = _mapped(path, np.uint8)
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"{path}: cannot be read: {error}") from None
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    @overload
+    def __getitem__(self, i: int) -> tuple[tuple[str, ...], Any]: ...
+    @overload
+    def __getitem__(self, i: slice) -> list[tuple[tuple[str, ...], Any]]: ...
+    def __getitem__(self, i: Any) -> Any:
+        if isinstance(i, slice):
+            return [self[row] for row in range(len(self))[i]]
+        row = range(len(self))[i]
+        return self._pair(self.content[self.starts[row] : self.starts[row + 1]].tobytes())
+
+    def _pair(self, line: bytes) -> tuple[tuple[str, ...], Any]:
+        if len(line) > LONGEST:
+            raise CheckpointError(f"{self.path}: has an example of more than {LONGEST >> 20} MB")
+        try:
+            source, target = json.loads(line)
+            source, target = tuple(source), tuple(target) if isinstance(target, list) else target
+        except (ValueError, TypeError, RecursionError) as error:
+            raise CheckpointError(f"{self.path}: cannot be read: {error}") from None
         texts = (*source, *(target if isinstance(target, tuple) else (target or "",)))
         if not source or not all(isinstance(text, str) for text in texts):
-            raise CheckpointError(f"{path}: cannot be read: an example is no text")
-    return found
+            raise CheckpointError(f"{self.path}: cannot be read: an example is no text")
+        return source, target

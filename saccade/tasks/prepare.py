@@ -11,8 +11,8 @@ import numpy as np
 from saccade import config as c
 from saccade.data.batches import (
     Corpus,
+    Examples,
     Sequences,
-    load_examples,
     open_corpus,
     save_examples,
     write_corpus,
@@ -35,7 +35,7 @@ class Prepared:
     task: Task
     train: Corpus
     dev: Corpus
-    dev_pairs: list[Pair]
+    dev_pairs: Sequence[Pair]  # on the disk, and read as they are wanted
     left_out: int
 
 
@@ -94,9 +94,7 @@ def prepare(config: c.Config, folder: Path) -> Prepared:
         raise DataError(f"{config.data.train[0]}: nothing is left to measure on; give a dev file")
     write_corpus(data, "dev", chunked(task, pairs))
     save_examples(data / "dev.jsonl", pairs)
-    return Prepared(
-        task, corpus, open_corpus(data, "dev"), load_examples(data / "dev.jsonl"), left_out
-    )
+    return Prepared(task, corpus, open_corpus(data, "dev"), Examples(data / "dev.jsonl"), left_out)
 
 
 def is_short(task: Task, sides: Iterable[Sequence[int]]) -> bool:
@@ -146,7 +144,7 @@ def reopen(config: c.Config, folder: Path) -> Prepared:
         load_task(config, folder),
         open_corpus(data, "train"),
         open_corpus(data, "dev"),
-        load_examples(data / "dev.jsonl"),
+        Examples(data / "dev.jsonl"),
         0,
     )
 

@@ -14,10 +14,9 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import safetensors
-import safetensors.torch
 import torch
 from torch import Tensor, nn
 
@@ -272,17 +271,44 @@ def read_header(path: Path) -> Header:
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """The tensors of a safetensors file."""
-    read_header(path)
+    return dict(tensors_in(path))
+
+
+def tensors_in(path: Path) -> Iterator[tuple[str, Tensor]]:
+    """The tensors of a safetensors file by name, one after the other, and no second copy of any."""
+    header = read_header(path)
+    kinds = {name: dtype for dtype, name in DTYPES.items()}
+    with path.open("rb") as file:
+        for name, entry in header.tensors.items():
+            if entry["dtype"] not in kinds:
+                raise CheckpointError(f"{path}: '{_short(name)}' is of {entry['dtype']}")
+            try:
+                tensor = torch.empty(entry["shape"], dtype=kinds[entry["dtype"]])
+            except (RuntimeError, MemoryError) as error:
+                raise CheckpointError(f"{path}: not enough memory: {_short(error)}") from None
+            _read(path, file, header, name, _bytes(tensor))
+            yield name, tensor
+
+
+def _read(path: Path, file: BinaryIO, header: Header, name: str, content: Any) -> None:
+    """Read the bytes of one tensor to where they belong."""
     try:
-        return safetensors.torch.load_file(path)
-    except Exception as error:
-        kind = "not enough memory" if out_of_memory(error) else "damaged"
-        raise CheckpointError(f"{path}: {kind}: {_short(error)}") from None
+        file.seek(header.start + header.tensors[name]["data_offsets"][0])
+        whole = file.readinto(content) == len(content)  # type: ignore[attr-defined]
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
+    if not whole:
+        raise CheckpointError(f"{path}: damaged: it ends within '{_short(name)}'")
 
 
 def load_weights(path: Path, network: nn.Module) -> None:
     """Read the weights of a file into a network of the same shapes, without a second copy."""
-    header = refuse_misfit(path, network)
+    load_into(path, weights_of(network))
+
+
+def load_into(path: Path, into: Mapping[str, Tensor]) -> None:
+    """Read the weights of a file into tensors of the same shapes."""
+    header = refuse_misfit(path, into)
     version = header.metadata.get("format", "")
     if re.fullmatch(r"[0-9]{1,9}", version) and int(version) > FORMAT:
         raise CheckpointError(
@@ -290,7 +316,7 @@ def load_weights(path: Path, network: nn.Module) -> None:
         )
     sha, kinds = hashlib.sha256(), {name: dtype for dtype, name in DTYPES.items()}
     with path.open("rb") as file, torch.no_grad():
-        for name, parameter in sorted(network.named_parameters()):
+        for name, parameter in sorted(into.items()):
             entry = header.tensors[name]
             dtype = kinds.get(entry["dtype"], torch.bool)
             if not dtype.is_floating_point:
@@ -299,13 +325,7 @@ def load_weights(path: Path, network: nn.Module) -> None:
             here = here and parameter.is_contiguous()
             tensor = parameter.data if here else torch.empty(parameter.shape, dtype=dtype)
             content = _bytes(tensor)
-            try:
-                file.seek(header.start + entry["data_offsets"][0])
-                whole = file.readinto(content) == len(content)
-            except OSError as error:
-                raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
-            if not whole:
-                raise CheckpointError(f"{path}: damaged: it ends within '{name}'")
+            _read(path, file, header, name, content)
             sha.update(_title(name, tensor))
             sha.update(content)
             if not here:
@@ -314,26 +334,28 @@ def load_weights(path: Path, network: nn.Module) -> None:
         raise CheckpointError(f"{path}: damaged: its hash is not that of its weights")
 
 
-def refuse_misfit(path: Path, network: nn.Module) -> Header:
-    """What a file of weights says of itself; CheckpointError unless a network has its shapes.
+def refuse_misfit(path: Path, weights: Mapping[str, Tensor]) -> Header:
+    """What a file of weights says of itself; CheckpointError unless these have its shapes.
 
-    The network may be one that has no memory yet.
+    They may be ones that have no memory yet.
     """
     header = read_header(path)
-    _compare({name: entry["shape"] for name, entry in header.tensors.items()}, network, path)
+    _compare({name: entry["shape"] for name, entry in header.tensors.items()}, weights, path)
     return header
 
 
 def copy_weights(weights: Mapping[str, Tensor], network: nn.Module, path: Path) -> None:
     """Copy weights that are in memory into a network of the same shapes."""
-    _compare({name: tensor.shape for name, tensor in weights.items()}, network, path)
+    _compare({name: tensor.shape for name, tensor in weights.items()}, weights_of(network), path)
     with torch.no_grad():
         for name, parameter in network.named_parameters():
             parameter.copy_(weights[name])
 
 
-def _compare(shapes: Mapping[str, Sequence[int]], network: nn.Module, path: Path) -> None:
-    own = {name: tuple(parameter.shape) for name, parameter in network.named_parameters()}
+def _compare(
+    shapes: Mapping[str, Sequence[int]], weights: Mapping[str, Tensor], path: Path
+) -> None:
+    own = {name: tuple(weight.shape) for name, weight in weights.items()}
     if odd := sorted(own.keys() ^ shapes.keys()):
         raise CheckpointError(
             f"{path}: does not fit config.toml: {len(odd)} weights differ, '{_short(odd[0])}' first"
@@ -454,7 +476,7 @@ def mean_of(paths: Iterable[Path]) -> tuple[dict[str, Tensor], list[str]]:
             problems.append(f"{path}: {problem}")
             continue
         count += 1
-        for name, tensor in read_tensors(path / "model.safetensors").items():
+        for name, tensor in tensors_in(path / "model.safetensors"):
             total[name] = tensor.double() + total[name] if name in total else tensor.double()
     if problems and not count:
         raise CheckpointError("\n".join(problems[:5]))

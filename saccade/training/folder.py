@@ -136,7 +136,7 @@ def outline(task: Task, weights: Path) -> Network:
     except (ArithmeticError, RuntimeError, TypeError, ValueError) as error:
         reason = str(error).partition("\n")[0][:200]  # a number of bytes that is none
         raise CheckpointError(f"{weights}: does not fit config.toml: {reason}") from None
-    disk.refuse_misfit(weights, network)
+    disk.refuse_misfit(weights, disk.weights_of(network))
     return network
 
 

@@ -8,7 +8,8 @@ in the weights, in the random numbers or on the disk.
 import shutil
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from heapq import nsmallest
 from time import perf_counter
 from typing import Any
 
@@ -104,11 +105,11 @@ def expected(trainer: Trainer, batches: int, step: float) -> float:
     return min(found, default=LONG)
 
 
-def longest(pairs: list[Pair]) -> list[Pair]:
-    return sorted(pairs, key=lambda pair: -sum(map(len, pair[0])))[:FEW]
+def longest(pairs: Sequence[Pair]) -> list[Pair]:
+    return nsmallest(FEW, pairs, key=lambda pair: -sum(map(len, pair[0])))
 
 
-def try_dev(trainer: Trainer, pairs: list[Pair], stop: Stop) -> None:
+def try_dev(trainer: Trainer, pairs: Sequence[Pair], stop: Stop) -> None:
     """Evaluate the longest dev examples, and search for an answer to the longest of all."""
     few = longest(pairs)
     if not few:

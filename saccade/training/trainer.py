@@ -313,43 +313,49 @@ class Trainer:
         disk.load_weights(raw if self.average else path / "model.safetensors", self.network)
         try:
             if self.average is not None:
-                stored = disk.read_tensors(path / "model.safetensors")
-                self.average.weights = [
-                    stored[name].to(self.device).clone().view_as(parameter)
-                    for name, parameter in self.network.named_parameters()
-                ]
+                disk.load_into(path / "model.safetensors", self.predicting())
             self.scaler.load_state_dict(dict(state["scaler"]))
             self.at = POSITION.validate_python(state)
-            self._restore_tensors(disk.read_tensors(path / "training.safetensors"))
+            self._restore_tensors(path / "training.safetensors")
         except (KeyError, ValueError, TypeError, RuntimeError, AttributeError) as error:
             shown = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
             raise CheckpointError(f"{path}: does not fit this run: {shown}") from None
 
-    def _restore_tensors(self, tensors: dict[str, Tensor]) -> None:
+    def _restore_tensors(self, path: Path) -> None:
+        """Take over the optimiser's state and what is carried, tensor by tensor."""
+        order = [p for group in self.optimizer.param_groups for p in group["params"]]
+        form = leaves(self.task.carry(self.network, 1))
+        for key, entry in disk.read_header(path).tensors.items():  # all of them before any is read
+            kind, number, *name = key.split(".")
+            known = order if kind == "optimizer" else form
+            if kind not in ("optimizer", "carry") or not 0 <= int(number) < len(known):
+                raise ValueError(f"a tensor '{key[:200]}'")
+            own, shape = known[int(number)], tuple(entry["shape"])
+            if kind == "carry":  # of as many rows as the batches had
+                fits = not name and shape[1:] == own.shape[1:] and shape[:1] > (0,)
+            else:
+                fits = len(name) == 1 and shape == (() if name == ["step"] else own.shape)
+                fits = fits and entry["dtype"] == disk.DTYPES[own.dtype]
+            if not fits:
+                raise ValueError(f"'{key[:200]}' is {entry['dtype']} {str(shape)[:200]}")
         slots: dict[int, dict[str, Tensor]] = {}
         carried: dict[int, Tensor] = {}
-        order = [p for group in self.optimizer.param_groups for p in group["params"]]
-        for key, tensor in tensors.items():
+        for key, tensor in disk.tensors_in(path):
             kind, number, *name = key.split(".")
             if kind == "carry":
-                carried[int(number)] = tensor.to(self.device).clone()
-            elif kind != "optimizer" or not 0 <= int(number) < len(order) or len(name) != 1:
-                raise ValueError(f"a tensor '{key}'")
-            elif tensor.dim() and tensor.shape != order[int(number)].shape:
-                raise ValueError(f"'{key}' is {tuple(tensor.shape)}")
+                carried[int(number)] = tensor.to(self.device)
             else:
-                slots.setdefault(int(number), {})[name[0]] = tensor.clone()
+                slots.setdefault(int(number), {})[name[0]] = tensor.to(order[int(number)].device)
         expected = self.optimizer.state_dict()
         names = {"exp_avg", "exp_avg_sq", "step"} if self.config.optimizer == "adamw" else set()
         if any(names - found.keys() for found in slots.values()):
             raise ValueError("a part of the optimiser's state is missing")
         self.optimizer.load_state_dict({"state": slots, "param_groups": expected["param_groups"]})
         if carried:
-            form = self.task.carry(self.network, carried[0].size(0))
-            parts = [carried[i] for i in range(len(carried))]
-            if [part.shape for part in parts] != [part.shape for part in leaves(form)]:
+            parts = [carried[i] for i in range(len(form))]
+            if len({part.size(0) for part in parts}) != 1:
                 raise ValueError("the carried state is that of another network")
-            self.carry = with_leaves(form, parts)
+            self.carry = with_leaves(self.task.carry(self.network, 1), parts)
 
 
 @contextmanager

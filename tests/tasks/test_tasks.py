@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from saccade.config import parse
-from saccade.data.batches import load_examples
+from saccade.data.batches import Examples
 from saccade.errors import DataError
 from saccade.models.build import Network
 from saccade.tasks.choose import complete
@@ -67,7 +67,7 @@ def test_predictions_are_the_same_one_by_one(kind: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", TASKS)
 def test_scores_are_the_same_one_by_one_and_agree_with_the_loss(kind: str, tmp_path: Path) -> None:
     task, network = small_task(kind, tmp_path)
-    pairs = load_examples(tmp_path / "data" / "dev.jsonl")[:6]
+    pairs = Examples(tmp_path / "data" / "dev.jsonl")[:6]
     together = task.score(network, pairs)
     for pair, (log_p, count) in zip(pairs, together, strict=True):
         alone, tokens = task.score(network, [pair])[0]
