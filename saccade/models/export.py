@@ -6,9 +6,11 @@ The weights are the same; what differs is their layout, and that positions are a
 import hashlib
 import json
 import os
+import struct
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -49,15 +51,11 @@ def longest(config: c.Config) -> int:
     return min(found)
 
 
-def export_ctranslate2(
-    config: c.Config,
-    network: Generator,
-    source: list[str],
-    target: list[str],
-    folder: Path,
-    stamp: str = "",
-) -> None:
-    """Write a model that CTranslate2 reads; the lists are the names of all tokens, by id."""
+def spec_of(config: c.Config, network: Generator, source: list[str], target: list[str]) -> Any:
+    """What CTranslate2 calls a model; the lists are the names of all tokens, by id.
+
+    Of an outline it is one, too: all names and shapes, and zeros that take no memory.
+    """
     if reason := why_not(config):
         raise ConfigError(f"export: {reason}")
     specs = _specs()
@@ -77,6 +75,11 @@ def export_ctranslate2(
     assert isinstance(config.decoder, c.Transformer)
     spec.config.layer_norm_epsilon = 1e-5 if config.decoder.norm == "layer" else 1e-6
     spec.validate()
+    return spec
+
+
+def export_ctranslate2(spec: Any, folder: Path, stamp: str = "") -> None:
+    """Write a model that CTranslate2 reads."""
     spec.optimize()
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -108,6 +111,61 @@ def is_export(folder: Path, weights: Path) -> bool:
         return all(digest(folder / name) == sha for name, sha in said["files"].items())
     except (AttributeError, KeyError, OSError, RecursionError, TypeError, ValueError):
         return False
+
+
+def is_safe(folder: Path, spec: Any, source: list[str], target: list[str]) -> bool:
+    """Whether an export has every name and size that ours would have: CTranslate2 trusts them.
+
+    A stamp does not tell, for an enemy can write one, too. No weight is read.
+    """
+    settings = json.dumps(spec.config.to_dict(), indent=2, sort_keys=True) + "\n"
+    texts = {"config.json": settings, "source_vocabulary.json": json.dumps(source, indent=2)}
+    words = json.dumps(target, indent=2)
+    try:
+        return _is_model(folder / "model.bin", spec) and all(
+            path.read_text(encoding="utf-8") == texts.get(path.name, words)
+            for path in folder.iterdir()
+            if path.name not in ("model.bin", STAMP)
+        )
+    except (IndexError, KeyError, OSError, ValueError, struct.error):
+        return False
+
+
+def _is_model(path: Path, spec: Any) -> bool:
+    """Whether a file has all the variables of a model, and nothing else."""
+    from ctranslate2.specs.model_spec import CURRENT_BINARY_VERSION
+
+    begin = CURRENT_BINARY_VERSION, f"{spec.name}\0".encode(), spec.revision
+    missing = {f"{name}\0".encode(): value for name, value in spec.variables().items()}
+    found: dict[bytes, Any] = {}
+    kinds = ("float32", "int8", "int16", "int32", "float16", "bfloat16")  # by CTranslate2's number
+    with path.open("rb") as file:
+
+        def numbers(form: str) -> Any:
+            return struct.unpack(f"={form}", file.read(struct.calcsize(f"={form}")))
+
+        def name() -> bytes:
+            return file.read(*numbers("H"))
+
+        if (*numbers("I"), name(), *numbers("I")) != begin:
+            return False
+        for _ in range(*numbers("I")):
+            key = name()
+            found[key] = value = missing.pop(key)  # each of them once
+            dims = numbers(f"{numbers('B')[0]}I")
+            kind, size = numbers("BI")
+            if (*dims, kinds[kind], size) != (*value.shape, value.dtype, value.num_bytes()):
+                return False
+            if value.is_scalar():  # how many heads there are, for one
+                if file.read(size) != value.to_bytes():
+                    return False
+            else:
+                file.seek(size, os.SEEK_CUR)
+        for _ in range(*numbers("I")):  # what is the same as another
+            value, same = missing.pop(name()), found[name()]
+            if value.is_scalar() or (*value.shape, value.dtype) != (*same.shape, same.dtype):
+                return False
+        return not missing and file.tell() == path.stat().st_size
 
 
 def digest(path: Path) -> str:
@@ -234,4 +292,6 @@ def _linear(spec: Any, weight: Tensor, bias: Tensor | None) -> None:
 
 
 def _array(tensor: Tensor) -> Any:
+    if tensor.is_meta:
+        return np.broadcast_to(np.zeros((), np.float32), tuple(tensor.shape))
     return tensor.detach().float().cpu().contiguous().numpy()

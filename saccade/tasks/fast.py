@@ -14,7 +14,7 @@ from saccade.config import Decode
 from saccade.decoding.search import Hypothesis, Length
 from saccade.errors import ConfigError
 from saccade.models.build import Generator
-from saccade.models.export import export_ctranslate2, is_export, longest, why_not
+from saccade.models.export import export_ctranslate2, is_export, is_safe, longest, spec_of, why_not
 from saccade.nn.watch import watched
 from saccade.tasks.generate import SILENT, Found, GeneratingTask
 from saccade.tasks.task import Prediction, Query, Request, Task, cut, device_of
@@ -76,8 +76,23 @@ def export(task: Task, network: Any, folder: Path, stamp: str = "") -> None:
         raise ConfigError(f"export: {reason}")
     assert isinstance(task, GeneratingTask)
     assert isinstance(network, Generator)
+    export_ctranslate2(spec_of(task.config, network, *vocabularies(task)), folder, stamp)
+
+
+def vocabularies(task: GeneratingTask) -> tuple[list[str], list[str]]:
+    """The names of all tokens of the source, if there is one, and of the target."""
     source = names_of(task.source) if isinstance(task, Translate) else []
-    export_ctranslate2(task.config, network, source, names_of(task.output), folder, stamp)
+    return source, names_of(task.output)
+
+
+def exported(task: GeneratingTask, run: Path) -> Path | None:
+    """Where a run has its model as CTranslate2 reads it, if it is there, whole and safe to read."""
+    made = run / "ctranslate2"
+    if not is_export(made, run / "model.safetensors"):
+        return None
+    outline, names = task.outline(), vocabularies(task)
+    assert isinstance(outline, Generator)
+    return made if is_safe(made, spec_of(task.config, outline, *names), *names) else None
 
 
 class Fast:
@@ -104,8 +119,7 @@ class Fast:
 
     def _folder(self, run: Path, temporary: Path) -> Path:
         """Where the model is: exported before from these very weights, or now."""
-        made = run / "ctranslate2"
-        if is_export(made, run / "model.safetensors"):
+        if made := exported(self.task, run):
             return made
         export(self.task, self.network, temporary)
         return temporary

@@ -28,10 +28,10 @@ MANIFEST = "manifest.json"
 WANTED = {"model.safetensors", "training.safetensors", "state.json"}  # what a checkpoint is made of
 BLOCK = 1 << 24  # bytes written at once, at most
 SMALL = 1 << 20  # ... and at least, as far as there are so many
-LARGEST = {"config.toml": 1 << 21, MANIFEST: 1 << 20, "state.json": 1 << 24}  # bytes
+LARGEST = {"config.toml": 1 << 17, MANIFEST: 1 << 16, "state.json": 1 << 22}  # bytes
 VOCABULARY = 1 << 25  # ... of any other JSON file
-VALUES = 1 << 21  # in a JSON file: each takes far more memory than bytes of the file
-HEADER = 1 << 21  # bytes of a safetensors file that tell of its tensors
+FREE = 1 << 26  # bytes of memory that JSON may take in any run: 50,000 pieces of a vocabulary
+HEADER = 1 << 22  # bytes of a safetensors file that tell of its tensors
 DTYPES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
     torch.int64: "I64", torch.int32: "I32", torch.uint8: "U8", torch.bool: "BOOL",
@@ -206,20 +206,40 @@ def refuse_tricks(path: Path) -> os.stat_result:
     return found
 
 
-def refuse_giants(path: Path) -> None:
-    """CheckpointError unless a JSON or TOML file is plain, and as small as ours are."""
+def refuse_giants(path: Path, room: int = FREE) -> int:
+    """The bytes of memory that a JSON file takes to read; CheckpointError if there is no room.
+
+    And unless it, or a TOML file, is plain, and as small as ours are.
+    """
     most = LARGEST.get(path.name, VOCABULARY)
     if refuse_tricks(path).st_size > most:
-        raise CheckpointError(f"{path}: is larger than {most >> 20} MB, which none of ours is")
-    values = 0
+        raise CheckpointError(f"{path}: is larger than {most >> 10:,} KB, which none of ours is")
+    needed = 0 if path.suffix == ".toml" else memory_of(path)
+    if needed > room:
+        raise CheckpointError(
+            f"{path}: would take {needed >> 20:,} MB of memory, and one that fits the weights of "
+            f"this run takes at most {max(room, 0) >> 20:,} MB"
+        )
+    return needed
+
+
+def memory_of(path: Path) -> int:
+    """About how many bytes of memory it takes to read a JSON file, a vocabulary's at most.
+
+    Found in a small part of that: a value takes far more memory than bytes of the file.
+    """
+    bytes_, width, names, texts, values = 0, 1, 0, 0, 0
     try:
         with path.open("rb") as file:
             for block in iter(lambda: file.read(SMALL), b""):
+                if not block.isascii():  # one character beyond makes all of a text wider
+                    width = max(width, 4 if re.search(rb"[\xf0-\xff]", block) else 2)
+                names, texts = names + block.count(b'":'), texts + block.count(b'"') // 2
                 values += sum(block.count(mark) for mark in (b",", b"[", b"{"))
+                bytes_ += len(block)
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
-    if values > VALUES:
-        raise CheckpointError(f"{path}: has more than {VALUES:,} values, which none of ours has")
+    return 640 * names + 220 * max(0, texts - names) + 48 * values + (2 * width + 2) * bytes_
 
 
 def read_text(path: Path) -> str:

@@ -8,10 +8,11 @@ import os
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 import saccade
@@ -20,6 +21,7 @@ from saccade.errors import CheckpointError, ConfigError
 from saccade.models.build import Network
 from saccade.tasks.task import Task
 from saccade.training import checkpoint as disk
+from saccade.training.machine import refuse_giant
 
 LIMITS = ("train.steps", "train.epochs", "train.minutes", "train.patience")
 # What may be edited in config.toml between two parts of a run: it changes no weight.
@@ -34,6 +36,8 @@ FREE = (
 )
 
 PLAIN = {".lock", "config.toml", "metrics.jsonl", "model.safetensors"}  # these are no folders
+
+UNKNOWN = 1 << 28  # bytes: as many as a vocabulary of half a million words goes with
 
 
 class Mark(BaseModel):
@@ -75,6 +79,7 @@ def read_settings(folder: Path) -> tuple[dict[str, Any], Mark]:
 
 def refuse_tricks(folder: Path) -> None:
     """CheckpointError if a run or its data holds a link, a pipe or a file larger than ours are."""
+    room = disk.FREE + size_of(folder) * 3 // 2
     for entry in _entries(folder):
         path = Path(entry.path)
         if entry.is_symlink():
@@ -85,10 +90,21 @@ def refuse_tricks(folder: Path) -> None:
             continue
         disk.refuse_tricks(path)
         if path.suffix == ".json":  # read by others, who trust it
-            disk.refuse_giants(path)
+            room -= disk.refuse_giants(path, room)
     if os.path.lexists(folder / "data"):
         for entry in _entries(folder / "data"):
             disk.refuse_tricks(Path(entry.path))
+
+
+def size_of(folder: Path) -> int:
+    """The bytes of a run's files; where it has no weights yet, more than those will have."""
+    size, weights = 0, False
+    for place in (folder, folder / "data", *disk.checkpoints(folder / "checkpoints")):
+        with suppress(OSError), os.scandir(place) as found:  # a process that trains removes some
+            for entry in found:
+                size += entry.stat(follow_symlinks=False).st_size
+                weights |= entry.name == "model.safetensors"
+    return size if weights else UNKNOWN
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:
@@ -132,18 +148,35 @@ def outline(task: Task, weights: Path) -> Network:
                 f"{weights}: does not fit config.toml: {tensors} weights are too few for the layers"
             )
     try:
-        network = task.outline()
-    except (ArithmeticError, RuntimeError, TypeError, ValueError) as error:
-        reason = str(error).partition("\n")[0][:200]  # a number of bytes that is none
-        raise CheckpointError(f"{weights}: does not fit config.toml: {reason}") from None
+        network = _outline(task)
+    except ConfigError as error:
+        raise CheckpointError(f"{weights}: does not fit config.toml: {error}") from None
     disk.refuse_misfit(weights, disk.weights_of(network))
     return network
+
+
+def first_outline(task: Task, device: torch.device) -> Network:
+    """The network of a new run, still without memory; ConfigError if there is too little for it."""
+    network = _outline(task)
+    refuse_giant(network, task.config.train, device)
+    return network
+
+
+def _outline(task: Task) -> Network:
+    try:
+        return task.outline()
+    except (ArithmeticError, RuntimeError, TypeError, ValueError) as error:
+        reason = str(error).partition("\n")[0][:200]  # a number of bytes that is none
+        raise ConfigError(f"no machine has memory for such a network: {reason}") from None
 
 
 def write_settings(folder: Path, settings: Mapping[str, Any], prepared: bool) -> None:
     """Replace a run's config.toml."""
     mark = Mark(prepared=prepared).model_dump()
-    disk.write_text(folder / "config.toml", write_tables({**settings, "run": mark}))
+    text, most = write_tables({**settings, "run": mark}), disk.LARGEST["config.toml"]
+    if len(text.encode()) > most:
+        raise ConfigError(f"the settings take more than {most >> 10} KB: shorten the longest list")
+    disk.write_text(folder / "config.toml", text)
 
 
 def write_config(folder: Path, config: Config, prepared: bool) -> None:

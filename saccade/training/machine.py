@@ -1,13 +1,16 @@
 """The machine under a run: its device, its number format, and its memory allocator."""
 
 import ctypes
+import os
 import platform
 import sys
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cache
+from pathlib import Path
 from typing import Literal
 
 import torch
+from torch import nn
 
 from saccade.config import Train
 from saccade.errors import ConfigError
@@ -46,6 +49,34 @@ def choose_device(wanted: Device) -> torch.device:
             return torch.device("cuda" if cuda else "mps" if mps else "cpu")
         case name:
             return torch.device(name)
+
+
+def memory_of(device: torch.device) -> int | None:
+    """The bytes of memory of a device, or as many as this process is allowed; None if unknown."""
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    found = []
+    with suppress(AttributeError, OSError, ValueError):
+        found.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):  # of a container
+        with suppress(OSError, ValueError):  # "max" is no number
+            found.append(int(Path("/sys/fs/cgroup", name).read_text()))
+    return min(found, default=None)
+
+
+def refuse_giant(network: nn.Module, train: Train, device: torch.device) -> None:
+    """ConfigError if the memory does not hold a network in training; it may have none yet."""
+    count = sum(parameter.numel() for parameter in network.parameters())
+    moments = {"adamw": 2, "sgd": 1}[train.optimizer]
+    copies = 2 + moments + bool(train.average)  # the weights, their gradients, ...
+    needed, memory = 4 * count * copies, memory_of(device)
+    if memory is not None and needed > memory:
+        raise ConfigError(
+            f"the network has {count:,} parameters: to train them takes {needed / 1e9:,.1f} GB "
+            f"(weights, gradients and what {train.optimizer} keeps), and there are "
+            f"{memory / 1e9:,.1f} GB of memory: lower dim, num_layers or ff_dim, or the size of "
+            "the vocabulary"
+        )
 
 
 def choose_precision(train: Train, device: torch.device) -> torch.dtype:

@@ -47,6 +47,7 @@ from saccade.training import events
 from saccade.training.folder import (
     check_changes,
     config_in,
+    first_outline,
     locked,
     outline,
     raised,
@@ -57,7 +58,13 @@ from saccade.training.folder import (
 )
 from saccade.training.loop import Trainer
 from saccade.training.loop import train as loop
-from saccade.training.machine import Device, choose_device, choose_precision, tune_malloc
+from saccade.training.machine import (
+    Device,
+    choose_device,
+    choose_precision,
+    refuse_giant,
+    tune_malloc,
+)
 from saccade.training.preflight import preflight
 from saccade.training.report import show
 from saccade.training.stop import Interrupted, Stop
@@ -476,7 +483,16 @@ def resume(
         except Interrupted:
             yield events.Finished(disk.step_of(path) if path else 0, "stopped", {}, 0.0)
             return
-        yield from _train(config, folder, ready, path, stop)
+        device = choose_device(config.train.device)
+        try:  # no memory for a network that the checkpoint does not fit
+            if path is None:
+                network = first_outline(ready.task, device)
+            else:
+                network = outline(ready.task, path / "model.safetensors")
+                refuse_giant(network, config.train, device)
+        except ConfigError as error:
+            raise CheckpointError(f"{folder / 'config.toml'}: {error}") from None
+        yield from _train(ready, network, folder, path, stop)
 
 
 def _reopened(config: Config, folder: Path) -> Prepared:
@@ -497,6 +513,7 @@ def _prepare(config: Config, folder: Path, stop: Stop) -> Iterator[events.Event]
     try:
         with to_disk(folder), stop.interruptible():
             ready = prepare(config, folder)
+            network = first_outline(ready.task, choose_device(config.train.device))
             files = [path for path in sorted((folder / "data").iterdir()) if path.is_file()]
             entries = {path.name: (path.stat().st_size, disk.digest(path)) for path in files}
             for path in (*files, *folder.glob("*.json")):
@@ -507,20 +524,17 @@ def _prepare(config: Config, folder: Path, stop: Stop) -> Iterator[events.Event]
     except Interrupted:
         yield events.Finished(0, "stopped", {}, 0.0)
         return
-    yield from _train(config, folder, ready, None, stop)
+    yield from _train(ready, network, folder, None, stop)
 
 
 def _train(
-    config: Config, folder: Path, ready: Prepared, checkpoint: Path | None, stop: Stop
+    ready: Prepared, network: Network, folder: Path, checkpoint: Path | None, stop: Stop
 ) -> Iterator[events.Event]:
+    """Train a network of which there is only an outline yet."""
     stop.folder = folder
+    config = ready.task.config
     device = choose_device(config.train.device)
-    if checkpoint is None:
-        network = ready.task.build()
-    else:  # no memory for a network that the checkpoint does not fit
-        network = outline(ready.task, checkpoint / "model.safetensors")
-        network = filled(network, config.seed)
-    network = network.to(device)
+    network = filled(network, config.seed).to(device)
     for corpus in (ready.train, ready.dev):
         check_ids(network, corpus, folder)
     trainer = Trainer(ready.task, network, folder)
