@@ -28,10 +28,11 @@ MANIFEST = "manifest.json"
 WANTED = {"model.safetensors", "training.safetensors", "state.json"}  # what a checkpoint is made of
 BLOCK = 1 << 24  # bytes written at once, at most
 SMALL = 1 << 20  # ... and at least, as far as there are so many
-LARGEST = {"config.toml": 1 << 17, MANIFEST: 1 << 16, "state.json": 1 << 22}  # bytes
+LARGEST = {"config.toml": 1 << 17, MANIFEST: 1 << 16, "state.json": 1 << 21}  # bytes
 VOCABULARY = 1 << 25  # ... of any other JSON file
 FREE = 1 << 26  # bytes of memory that JSON may take in any run: 50,000 pieces of a vocabulary
-HEADER = 1 << 22  # bytes of a safetensors file that tell of its tensors
+HEADER = 1 << 22  # bytes of a safetensors file that tell of its tensors ...
+TENSORS = 1 << 15  # ... and how many: the layers of two stacks, and a state of each weight
 DTYPES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
     torch.int64: "I64", torch.int32: "I32", torch.uint8: "U8", torch.bool: "BOOL",
@@ -281,6 +282,8 @@ def read_header(path: Path) -> Header:
             if size > HEADER:
                 raise ValueError(f"a header of {size} bytes, which none of ours has")
             text = file.read(size)
+            if not text.isascii() or text.count(b"data_offsets") > TENSORS:
+                raise ValueError(f"a header that is not ASCII, or of more than {TENSORS:,} tensors")
         with safetensors.safe_open(path, "numpy"):  # the library looks at every offset
             tensors = json.loads(text.decode())
     except Exception as error:  # the library has no one class for what a header can be
@@ -334,16 +337,14 @@ def load_into(path: Path, into: Mapping[str, Tensor]) -> None:
         raise CheckpointError(
             f"{path}: is of format {version}; this version reads up to {FORMAT}: upgrade saccade"
         )
-    sha, kinds = hashlib.sha256(), {name: dtype for dtype, name in DTYPES.items()}
+    sha = hashlib.sha256()
     with path.open("rb") as file, torch.no_grad():
         for name, parameter in sorted(into.items()):
-            entry = header.tensors[name]
-            dtype = kinds.get(entry["dtype"], torch.bool)
-            if not dtype.is_floating_point:
-                raise CheckpointError(f"{path}: '{name}' is of {entry['dtype']}, as no weight is")
-            here = parameter.dtype == dtype and parameter.device.type == "cpu"
-            here = here and parameter.is_contiguous()
-            tensor = parameter.data if here else torch.empty(parameter.shape, dtype=dtype)
+            dtype = header.tensors[name]["dtype"]
+            if dtype != DTYPES[parameter.dtype]:
+                raise CheckpointError(f"{path}: '{name}' is of {dtype}, as no weight is")
+            here = parameter.device.type == "cpu" and parameter.is_contiguous()
+            tensor = parameter.data if here else torch.empty(parameter.shape, dtype=parameter.dtype)
             content = _bytes(tensor)
             _read(path, file, header, name, content)
             sha.update(_title(name, tensor))

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from saccade.config import write_toml
+from tests.faults.giants import make_large
+from tests.faults.memory import Gauge
 from tests.faults.processes import Server, result_of
 from tests.training.test_training import settings
 
@@ -65,3 +67,19 @@ class Small:
 @pytest.fixture(scope="session")
 def small(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Small:
     return Small(server, tmp_path_factory.mktemp("small"))
+
+
+@pytest.fixture(scope="session")
+def gauge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gauge]:
+    """What measures memory; where the system does not tell, it finds that nothing takes any."""
+    gauge = Gauge(tmp_path_factory.mktemp("gauge"))
+    yield gauge
+    gauge.close()
+
+
+@pytest.fixture(scope="session")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A sound run with a network and a checkpoint of tens of megabytes."""
+    run = tmp_path_factory.mktemp("large") / "run"
+    make_large(run)
+    return run

@@ -1,110 +1,22 @@
-"""What a hostile run may take: of weights, 1.5 times the file; of JSON and TOML, a constant.
+"""What a hostile run may take: 1.5 times its files, and what text needs at most, a constant.
 
 A value of JSON takes many times the memory of its two or three bytes, so no multiple of the file
-bounds it. What bounds it are the limits on bytes and values, which every file here is just below.
-Each case is a process of its own, and its memory is what the system says.
+bounds it. What bounds it are the limits on text, which every file here just keeps.
 """
 
-import json
 import shutil
-import struct
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+import saccade
+from saccade.config import ConfigError, parse
 from saccade.tasks.prepare import load_task
 from saccade.training import checkpoint as disk
-from saccade.training.folder import read_config
-from tests.faults.processes import Server
-from tests.faults.test_hostile import GOLDEN, sealed, the_checkpoint
-
-MB = 1 << 20
-MOST = 512 * MB  # for what is no weight; a vocabulary of half a million words takes most
-
-
-def crowd(size: int) -> str:
-    """Values, as many as are not refused unread, in at most so many bytes."""
-    return "[" + "[]," * min(disk.VALUES // 2 - 8, (size - 8) // 3) + "[]]"
-
-
-def wide(size: int) -> str:
-    """A text that takes four bytes in memory for each byte of the file."""
-    return "x" * (size - 64) + "\N{GRINNING FACE}"
-
-
-def config(run: Path) -> None:
-    text = (run / "config.toml").read_text()
-    room = disk.LARGEST["config.toml"] - len(text) - 64
-    (run / "config.toml").write_text(f"x = {crowd(room)}\n{text}")
-
-
-def manifest(run: Path) -> None:
-    (the_checkpoint(run) / disk.MANIFEST).write_text(crowd(disk.LARGEST[disk.MANIFEST]))
-
-
-def state(run: Path) -> None:
-    folder = the_checkpoint(run)
-    (folder / "state.json").write_text('{"config": ' + crowd(disk.LARGEST["state.json"]) + "}")
-    sealed(folder, 150)
-
-
-def wide_state(run: Path) -> None:
-    folder = the_checkpoint(run)
-    text = json.dumps({"config": wide(disk.LARGEST["state.json"] - 64)}, ensure_ascii=False)
-    (folder / "state.json").write_text(text)
-    sealed(folder, 150)
-
-
-def vocabulary(run: Path) -> None:
-    (run / "tokenizer.json").write_text('{"saccade": ' + crowd(disk.VOCABULARY) + "}")
-
-
-def wide_vocabulary(run: Path) -> None:
-    text = json.dumps({"saccade": wide(disk.VOCABULARY - 64)}, ensure_ascii=False)
-    (run / "tokenizer.json").write_text(text)
-
-
-def many_words(run: Path) -> None:
-    """A vocabulary that is one, of half a million words: the embedding is another's."""
-    content = json.loads((run / "tokenizer.json").read_text())
-    vocab = content["tokenizer"]["model"]["vocab"]
-    vocab |= {f"{i:x}": i for i in range(len(vocab), 500_000)}
-    (run / "tokenizer.json").write_text(json.dumps(content))
-
-
-def many_layers(run: Path) -> None:
-    """As many layers as a header can pretend to."""
-    entry = '"{:x}":{{"dtype":"F32","shape":[0],"data_offsets":[0,0]}}'
-    count = disk.HEADER // len(entry.format(1 << 16))
-    text = "{" + ",".join(entry.format(i) for i in range(count)) + "}"
-    (run / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text.encode())
-    text = (run / "config.toml").read_text().replace("dim = 16", "dim = 1")
-    text = text.replace("num_layers = 1", f"num_layers = {count // 4}")
-    (run / "config.toml").write_text(text)
-
-
-def header(run: Path) -> None:
-    text = b'{"a":' * ((disk.HEADER - 8) // 5)
-    (run / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text)
-
-
-def holes(run: Path) -> None:
-    text = json.dumps({"a": {"dtype": "F32", "shape": [2**36], "data_offsets": [0, 2**38]}})
-    with (run / "model.safetensors").open("wb") as file:
-        file.write(struct.pack("<Q", len(text)) + text.encode())
-        file.truncate(8 + len(text) + 2**38)  # 256 GB of nothing
-
-
-def memory_of(server: Server, run: Path, command: str) -> int:
-    """How many bytes a command takes to refuse a run."""
-    nowhere = server.run(command, run.parent / "nowhere")
-    assert nowhere.code == 2, nowhere.said
-    done = server.run(command, run)
-    assert done.code == 2, done.said
-    assert "Traceback" not in done.said
-    assert len(done.said.splitlines()) <= 12
-    return done.memory - nowhere.memory
+from saccade.training import folder, machine
+from tests.faults import giants
+from tests.faults.giants import sealed, the_checkpoint
+from tests.faults.memory import GOLDEN, MB, PYTHON, Gauge
 
 
 @pytest.fixture
@@ -113,70 +25,177 @@ def run(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-@pytest.mark.parametrize(
-    "harm",
-    [vocabulary, wide_vocabulary, many_words, many_layers, header, holes, config],
-    ids=lambda harm: harm.__name__,
-)
-def test_what_is_no_weight_takes_a_bounded_memory(
-    harm: Callable[[Path], None], run: Path, server: Server
-) -> None:
+def edited(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("harm", giants.FULL, ids=lambda harm: harm.__name__)
+def test_text_takes_a_constant_beside_the_files(harm: giants.Harm, run: Path, gauge: Gauge) -> None:
     harm(run)
-    assert memory_of(server, run, "evaluate") < MOST
+    gauge.refuses("load", run, harm.__name__, disk.FREE)
 
 
-@pytest.mark.parametrize("harm", [manifest, state, wide_state], ids=lambda harm: harm.__name__)
-def test_what_is_no_weight_takes_a_bounded_memory_on_resume(
-    harm: Callable[[Path], None], run: Path, server: Server
-) -> None:
+@pytest.mark.parametrize("harm", giants.FULL_RESUMED, ids=lambda harm: harm.__name__)
+def test_text_takes_a_constant_on_resume(harm: giants.Harm, run: Path, gauge: Gauge) -> None:
     harm(run)
-    assert memory_of(server, run, "resume") < MOST
+    gauge.refuses("resume", run, harm.__name__, disk.FREE)
 
 
-@pytest.mark.parametrize(
-    ("name", "old", "new"),
-    [
-        ("transformer", "ff_dim = 32", "ff_dim = {}"),
-        ("transformer", "dim = 16", "dim = {}"),
-        ("classifier", "kernel = 3", "kernel = {}1"),
-        ("classifier", "max_positions = 1024", "max_positions = {}"),
-        ("language-model", "dim = 16", "dim = {}"),
-        ("attention", "num_layers = 1", "num_layers = {}"),
-    ],
-    ids=lambda word: word,
-)
+@pytest.mark.parametrize("harm", giants.LOADED, ids=lambda harm: harm.__name__)
+def test_large_files_take_at_most_one_and_a_half_times_their_size(
+    harm: giants.Harm, large: Path, tmp_path: Path, gauge: Gauge
+) -> None:
+    shutil.copytree(large, tmp_path / "run")
+    harm(tmp_path / "run")
+    gauge.refuses("load", tmp_path / "run", harm.__name__)
+
+
+@pytest.mark.parametrize("harm", giants.RESUMED, ids=lambda harm: harm.__name__)
+def test_large_checkpoints_take_at_most_one_and_a_half_times_their_size(
+    harm: giants.Harm, large: Path, tmp_path: Path, gauge: Gauge
+) -> None:
+    shutil.copytree(large, tmp_path / "run")
+    harm(tmp_path / "run")
+    gauge.refuses("resume", tmp_path / "run", harm.__name__)
+
+
+def test_a_model_takes_no_more_than_its_own_file(large: Path, gauge: Gauge) -> None:
+    size = (large / "model.safetensors").stat().st_size
+    assert gauge.open("load", large).peak < 1.2 * size + PYTHON
+
+
+def test_the_state_of_training_takes_no_more_than_its_own_file(large: Path, gauge: Gauge) -> None:
+    """Beside the network and its average: each tensor is read to where it stays."""
+    step = the_checkpoint(large)
+    size = (step / "training.safetensors").stat().st_size
+    average = (step / "model.safetensors").stat().st_size
+    assert size > 30 * MB
+    assert int(gauge.open("restore", large).said) < 1.2 * size + average + PYTHON
+
+
+def test_a_vocabulary_that_the_weights_are_large_enough_for_is_read(
+    large: Path, run: Path, tmp_path: Path, gauge: Gauge
+) -> None:
+    """The same words are refused where there is next to nothing else."""
+    shutil.copytree(large, tmp_path / "large")
+    for path, words in ((run, "would take"), (tmp_path / "large", "does not fit config.toml")):
+        giants.vocabulary_of_many_words(path, 200_000)
+        assert words in gauge.refuses("load", path, "vocabulary")
+
+
+def test_settings_that_could_not_be_read_again_are_not_written(run: Path) -> None:
+    config = folder.read_config(run)
+    words = tuple(f"word {i}" for i in range(20_000))
+    giant = config.model_copy(update={"decode": config.decode.model_copy(update={"banned": words})})
+    with pytest.raises(ConfigError, match="shorten the longest list"):
+        folder.write_config(run, giant, prepared=True)
+    assert folder.read_config(run) == config
+
+
+# --- networks -------------------------------------------------------------------------------------
+
+SIZES = [
+    ("transformer", "ff_dim = 32", "ff_dim = {}"),
+    ("transformer", "dim = 16", "dim = {}"),
+    ("classifier", "kernel = 3", "kernel = {}1"),
+    ("classifier", "max_positions = 1024", "max_positions = {}"),
+    ("language-model", "dim = 16", "dim = {}"),
+    ("attention", "num_layers = 1", "num_layers = {}"),
+]
+
+
+@pytest.mark.parametrize(("name", "old", "new"), SIZES, ids=lambda word: word)
 def test_a_network_larger_than_its_weights_takes_no_memory(
-    name: str, old: str, new: str, tmp_path: Path, server: Server
+    name: str, old: str, new: str, tmp_path: Path, gauge: Gauge
 ) -> None:
     for number in (10**5, 10**9, 10**18, 10**40):  # some are no number of bytes at all
         run = tmp_path / str(number)
         shutil.copytree(GOLDEN / name, run)
-        text = (run / "config.toml").read_text()
-        assert old in text
-        (run / "config.toml").write_text(text.replace(old, new.format(number)))
-        assert memory_of(server, run, "evaluate") < 30 * MB
+        edited(run / "config.toml", old, new.format(number))
+        gauge.refuses("load", run, "network")
+        (run / "model.safetensors").unlink()
+        words = "no such file" if old != "num_layers = 1" else "num_layers"
+        assert words in gauge.refuses("load", run, "network without weights")
 
 
-def test_nor_does_one_that_is_larger_than_its_checkpoint(run: Path, server: Server) -> None:
+def test_nor_does_one_that_is_larger_than_its_checkpoint(run: Path, gauge: Gauge) -> None:
     folder = the_checkpoint(run)
-    for path in (run / "config.toml", folder / "state.json"):
-        text = path.read_text().replace("dim = 16", "dim = 100000")
-        path.write_text(text.replace('"dim": 16', '"dim": 100000'))
+    edited(run / "config.toml", "dim = 16", "dim = 100000")
+    edited(folder / "state.json", '"dim": 16', '"dim": 100000')
     sealed(folder, 150)
-    assert memory_of(server, run, "resume") < 50 * MB
+    assert "does not fit config.toml" in gauge.refuses("resume", run, "network")
 
 
-def test_damaged_weights_take_at_most_one_and_a_half_times_their_file(
-    run: Path, server: Server
+@pytest.mark.parametrize(
+    ("new", "words"),
+    [
+        ("dim = 1000000", "8,000,018,000,010 parameters: to train them takes 160,000.4 GB"),
+        ("dim = 1000000000000000000", "no machine has memory"),
+        (f"dim = {10**40}", "no machine has memory"),
+    ],
+    ids=["large", "no number of bytes", "no number of a machine"],
+)
+def test_a_run_without_a_checkpoint_is_not_built_larger_than_the_memory(
+    new: str, words: str, run: Path, gauge: Gauge
 ) -> None:
-    """Their shapes fit; only the hash, which comes last, tells."""
-    text = (run / "config.toml").read_text()
-    (run / "config.toml").write_text(text.replace("dim = 16", "dim = 1200"))
-    path, task = run / "model.safetensors", load_task(read_config(run), run)
-    disk.save_weights(path, disk.weights_of(task.build()))
-    size = path.stat().st_size
-    assert size > 40 * MB
-    with path.open("r+b") as file:
-        file.seek(-2, 2)
-        file.write(b"\1")
-    assert memory_of(server, run, "evaluate") < 1.5 * size
+    shutil.rmtree(run / "checkpoints")
+    (run / "model.safetensors").unlink()
+    edited(run / "config.toml", "dim = 16", new)
+    assert words in gauge.refuses("resume", run, "network without weights")
+
+
+def test_training_does_not_begin_with_a_network_larger_than_the_memory(tmp_path: Path) -> None:
+    """The vocabulary is made first, for it is a part of the size; and the name is free again."""
+    file = tmp_path / "text.txt"
+    file.write_text("a b c\n" * 50)
+    kind = {"decoder.kind": "transformer", "decoder.num_heads": 4, "train.steps": 2}
+    out = tmp_path / "run"
+
+    def begin(dim: int) -> None:
+        saccade.train(file, task="model", out=out, settings=kind | {"decoder.dim": dim}, quiet=True)
+
+    with pytest.raises(ConfigError, match=r"parameters.* GB .* GB of memory: lower dim"):
+        begin(1_000_000)
+    assert not (out / "config.toml").exists()
+    begin(16)
+
+
+def test_what_a_network_takes_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """16 bytes a parameter with AdamW: weights, gradients and two moments."""
+    config = folder.read_config(GOLDEN / "transformer")
+    network = load_task(config, GOLDEN / "transformer").outline()
+    count = sum(parameter.numel() for parameter in network.parameters())
+    device = machine.choose_device("cpu")
+    for changes, each in (
+        ({"optimizer": "adamw", "average": 0.0}, 16),
+        ({"optimizer": "sgd", "average": 0.0}, 12),
+        ({"optimizer": "adamw", "average": 0.9}, 20),
+    ):
+        train = config.train.model_copy(update=changes)
+        monkeypatch.setattr(machine, "memory_of", lambda device, each=each: each * count)
+        machine.refuse_giant(network, train, device)
+        monkeypatch.setattr(machine, "memory_of", lambda device, each=each: each * count - 1)
+        with pytest.raises(ConfigError, match=f"{count:,} parameters"):
+            machine.refuse_giant(network, train, device)
+
+
+def test_the_memory_of_this_machine_is_known() -> None:
+    found = machine.memory_of(machine.choose_device("cpu"))
+    assert found is not None
+    assert 100 * MB < found < 1 << 50
+
+
+def test_layers_have_a_limit_so_that_an_outline_has_an_end() -> None:
+    raw = folder.read_config(GOLDEN / "transformer").model_dump(mode="json", exclude_none=True)
+    for layers in (256, 257):
+        raw["encoder"]["num_layers"] = layers
+        if layers == 256:
+            parse(raw, "config")
+        else:
+            with pytest.raises(ConfigError, match=r"encoder.num_layers: .* 256"):
+                parse(raw, "config")
