@@ -317,7 +317,8 @@ class Decode(Strict):
     batch_tokens: Positive = 4096
     engine: Literal["auto", "torch", "ctranslate2"] = "auto"
     int8: bool = False  # weights as whole numbers of 8 bits, on a CPU
-    workers: Annotated[int, Field(ge=0)] = 0  # processes; 0 is one for each core where that is fast
+    # processes; 0 is one for each core where that is fast
+    workers: Annotated[int, Field(ge=0, le=256)] = 0
 
     @model_validator(mode="after")
     def shares(self) -> Self:

@@ -85,7 +85,7 @@ def open_sequences(folder: Path, name: str) -> Sequences | None:
     if not ids.exists() or not starts.exists():
         return None
     try:
-        table, flat = _mapped(starts, np.int64), _mapped(ids, np.int32)
+        table, flat = np.asarray(_mapped(starts, np.int64)), _mapped(ids, np.int32)
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{ids}: cannot be read: {error}") from None
     sound = len(table) and table[0] == 0 and table[-1] == len(flat)
@@ -97,9 +97,7 @@ def open_sequences(folder: Path, name: str) -> Sequences | None:
 
 def _mapped(path: Path, dtype: type[np.generic]) -> Array:
     """The numbers in a file, which stay there."""
-    if not path.stat().st_size:
-        return np.zeros(0, dtype)
-    return np.asarray(np.memmap(path, dtype, "r"))
+    return np.memmap(path, dtype, "r") if path.stat().st_size else np.zeros(0, dtype)
 
 
 @dataclass(frozen=True)
@@ -292,7 +290,7 @@ class Examples(Sequence[tuple[tuple[str, ...], Any]]):
                 while line := file.readline(LONGEST + 1):
                     self._pair(line)
                     self.starts.append(self.starts[-1] + len(line))
-            self.content = _mapped(path, np.uint8)
+            self.content = np.asarray(_mapped(path, np.uint8))
         except (OSError, ValueError) as error:
             raise CheckpointError(f"{path}: cannot be read: {error}") from None
 

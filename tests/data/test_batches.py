@@ -9,16 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from saccade.data.batches import (
+    LONGEST,
     Corpus,
+    Examples,
     Sequences,
     Stream,
     by_length,
     collate,
     epoch_of,
     open_corpus,
+    save_examples,
     write_corpus,
 )
-from saccade.errors import CheckpointError
+from saccade.data.lines import Example
+from saccade.errors import CheckpointError, DataError
 
 ROWS = st.lists(st.lists(st.integers(5, 99), min_size=1, max_size=12), min_size=1, max_size=60)
 
@@ -119,3 +123,28 @@ def test_windows_cover_the_text(length: int, streams: int, context: int) -> None
             said += batch.target.values[b, 1:n].tolist()
     assert len(said) == len(set(said))
     assert len(said) >= length - 1 - context
+
+
+def test_dev_examples_come_back_from_the_disk_as_they_were(tmp_path: Path) -> None:
+    rows = [
+        Example(("ä\u2028", "b\\n"), "c"), Example(("x",), None), Example(("a", "b"), ("N", "V")),
+        Example(("",), ""),
+    ]  # fmt: skip
+    save_examples(tmp_path / "dev.jsonl", rows)
+    found, pairs = Examples(tmp_path / "dev.jsonl"), [(row.source, row.target) for row in rows]
+    (tmp_path / "dev.jsonl").unlink()  # a run may lose its data while it trains
+    assert list(found) == pairs
+    assert (len(found), found[-1], found[1:3], found[:99]) == (4, pairs[-1], pairs[1:3], pairs)
+    with pytest.raises(IndexError):
+        found[4]
+
+
+def test_a_dev_example_has_a_largest_size(tmp_path: Path) -> None:
+    file = tmp_path / "dev.jsonl"
+    save_examples(file, [Example(("x" * (LONGEST - 20),), None)])
+    assert len(Examples(file)[0][0][0]) == LONGEST - 20
+    with pytest.raises(DataError, match=r"book.txt:7: a dev example of more than 4 MB"):
+        save_examples(file, [Example(("x" * LONGEST,), None, "book.txt", 7)])
+    file.write_text('[["' + "x" * LONGEST + '"], null]\n')
+    with pytest.raises(CheckpointError, match="more than 4 MB"):
+        Examples(file)

@@ -1,4 +1,4 @@
-"""How much memory it takes to open a run, as the system counts it: the peak of what is resident.
+"""What is done when a run is opened, and how much memory it takes, as the system counts it.
 
 The runs are opened one after the other in a process of their own. Linux lets it set its peak back
 (/proc/self/clear_refs). What was freed before is handed back first, else the work would use it
@@ -29,6 +29,7 @@ class Outcome(NamedTuple):
     error: str  # its class; empty if there was none
     said: str
     peak: int  # bytes beside what the process had before; 0 where the system does not tell
+    done: list[str]  # what is forbidden: code that was run, files outside that were written
 
 
 class Gauge:
@@ -42,7 +43,7 @@ class Gauge:
         )  # fmt: skip
         assert self.process.stdout
         self.problem = json.loads(self.process.stdout.readline())
-        self.largest: dict[str, float] = {}  # by name: the peak next to the size of the files
+        self.largest: dict[str, tuple[float, float]] = {}  # MB, and times the size of the files
 
     def open(self, work: str, run: Path) -> Outcome:
         """What comes of a piece of work (a key of WORKS) with a run."""
@@ -55,11 +56,13 @@ class Gauge:
     def refuses(self, work: str, run: Path, name: str, allowance: int = PYTHON) -> str:
         """What is said of a hostile run: it is refused, in 1.5 times its files and an allowance."""
         size = size_of(run)
-        error, said, peak = self.open(work, run)
+        error, said, peak, done = self.open(work, run)
+        assert not done, (name, done)
         assert error == "CheckpointError", (name, error, said)
         assert len(said.splitlines()) <= 12, said
         assert max(map(len, said.splitlines())) < 600, said
-        self.largest[name] = max(self.largest.get(name, 0.0), (peak - allowance) / size)
+        most, ratio = self.largest.get(name, (0.0, 0.0))
+        self.largest[name] = max(most, peak / MB), max(ratio, (peak - allowance) / size)
         assert peak <= 1.5 * size + allowance, (name, peak / MB, size / MB)
         return said
 
@@ -86,6 +89,7 @@ def serve(folder: Path) -> None:
     import torch
 
     import saccade
+    import saccade.verify
 
     torch.set_num_threads(1)
     for path in GOLDEN.iterdir():  # all that is imported and kept when it is first used
@@ -94,6 +98,7 @@ def serve(folder: Path) -> None:
     text = (folder / "warm" / "config.toml").read_text()
     (folder / "warm" / "config.toml").write_text(text.replace("steps = 150", "steps = 151"))
     WORKS["resume"](folder / "warm")
+    sys.addaudithook(watch)
     gc.freeze()  # else each measurement would look through all that was ever imported
     print(json.dumps(trouble()), flush=True)
     for line in sys.stdin:
@@ -114,13 +119,44 @@ def trouble() -> str:
 
 def measured(work: Callable[[Path], Any], run: Path) -> Outcome:
     """The outcome of a piece of work."""
+    global watched
     known = not trouble()
     before, error, said = resident("VmRSS") if known else 0, "", ""
+    done.clear()
+    watched = run.resolve()
     try:
         work(run)
     except Exception as problem:
         error, said = type(problem).__name__, str(problem)
-    return Outcome(error, said, max(0, resident("VmHWM") - before) if known else 0)
+    finally:
+        watched = None
+    peak = max(0, resident("VmHWM") - before) if known else 0
+    return Outcome(error, said, peak, [*done])
+
+
+watched: Path | None = None  # the run that is being opened
+done: list[str] = []
+RUNS_CODE = {
+    "compile", "exec", "code.__new__", "function.__new__", "marshal.loads", "pickle.find_class",
+    "os.exec", "os.fork", "os.posix_spawn", "os.spawn", "os.system", "subprocess.Popen",
+    "ctypes.dlopen", "socket.connect", "webbrowser.open",
+}  # fmt: skip
+WRITES = {
+    "os.chmod", "os.chown", "os.link", "os.mkdir", "os.remove", "os.rename", "os.rmdir",
+    "os.symlink", "os.truncate", "os.utime", "shutil.rmtree", "shutil.move", "shutil.copyfile",
+}  # fmt: skip
+
+
+def watch(event: str, words: tuple[Any, ...]) -> None:
+    """Note what is forbidden; Python tells of every such thing before it is done."""
+    if watched is None:
+        return
+    wrote = event in WRITES or (event == "open" and words[2] & (os.O_WRONLY | os.O_RDWR))
+    if event in RUNS_CODE or (wrote and isinstance(words[0], str | bytes | Path)):
+        path = Path(os.fsdecode(words[0])) if wrote else Path()
+        real = path.parent.resolve() / path.name  # a link itself may be in the run, not its end
+        if not wrote or not real.is_relative_to(watched) or real.is_symlink():
+            done.append(f"{event} {words[:1]}"[:300])
 
 
 def resident(key: str) -> int:
@@ -177,6 +213,12 @@ def numbers(run: Path) -> None:
     torch.ones(10 * MB).sum()
 
 
+def harm(run: Path) -> None:
+    """What no run may do."""
+    eval("1 + 1")
+    (run.parent / "outside.txt").write_text("")
+
+
 def texts(run: Path) -> None:
     """100,000 texts, each of about 50 bytes beside its place in the list."""
     [str(i) for i in range(100_000)]
@@ -184,7 +226,7 @@ def texts(run: Path) -> None:
 
 WORKS: dict[str, Callable[[Path], None]] = {
     "load": load, "resume": resume, "evaluate": evaluate, "verify": verify, "restore": restore,
-    "numbers": numbers, "texts": texts,
+    "numbers": numbers, "texts": texts, "harm": harm,
 }  # fmt: skip
 
 if __name__ == "__main__":

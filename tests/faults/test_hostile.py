@@ -174,7 +174,18 @@ def large(run: Path, numbers: random.Random) -> None:
     numbers.choice(harms)(run)
 
 
-LOADED: list[Mutation] = [truncated, another_kind_of_file, odd_json, odd_toml, odd_tensors, large]
+def no_weights(run: Path, numbers: random.Random) -> None:
+    """Nothing but a configuration, of a network that no machine holds."""
+    shutil.rmtree(run / "checkpoints", ignore_errors=True)
+    (run / "model.safetensors").unlink()
+    config = run / "config.toml"
+    size = numbers.choice([10**6, 10**7, 10**9, 10**18, 10**40])
+    config.write_text(config.read_text().replace("dim = 16", f"dim = {size}"))
+
+
+LOADED: list[Mutation] = [
+    truncated, another_kind_of_file, odd_json, odd_toml, odd_tensors, no_weights, large,
+]  # fmt: skip
 
 
 def odd_manifest(run: Path, numbers: random.Random) -> None:
@@ -335,7 +346,7 @@ def odd_file_in_the_data(run: Path, numbers: random.Random) -> None:
 
 RESUMED: list[Mutation] = [
     odd_manifest, odd_state, odd_training, odd_weights, odd_folders, odd_data, link_beside,
-    odd_toml, another_kind_of_file, large,
+    odd_toml, another_kind_of_file, no_weights, large,
 ]  # fmt: skip
 
 
@@ -408,6 +419,11 @@ def test_what_measures_memory_sees_it(gauge: Gauge) -> None:
     for _ in range(3):  # and again, when the first has left its memory to the second
         assert 40 * MB <= gauge.open("numbers", Path()).peak < 43 * MB
         assert 5 * MB <= gauge.open("texts", Path()).peak < 12 * MB
+
+
+def test_what_watches_sees_what_is_done(gauge: Gauge, tmp_path: Path) -> None:
+    done = gauge.open("harm", tmp_path / "run").done
+    assert [word.split()[0] for word in done] == ["compile", "exec", "open"]
 
 
 def test_hostile_runs_are_not_loaded(scene: Scene) -> None:
