@@ -25,7 +25,7 @@ from saccade.nn.transformer import Block, FeedForward
 
 POSITIONS = 2048  # of a table of waves, which here has an end
 STAMP = "saccade.json"
-LARGEST = 1 << 20  # bytes of the stamp
+LARGEST = 1 << 14  # bytes of the stamp
 SPARE = 1 << 27  # bytes of an export that are no weights: names, positions
 
 
@@ -123,7 +123,8 @@ def is_safe(folder: Path, spec: Any, source: list[str], target: list[str]) -> bo
     words = json.dumps(target, indent=2)
     try:
         return _is_model(folder / "model.bin", spec) and all(
-            path.read_text(encoding="utf-8") == texts.get(path.name, words)
+            path.stat().st_size == len(text := texts.get(path.name, words))
+            and path.read_text(encoding="utf-8") == text
             for path in folder.iterdir()
             if path.name not in ("model.bin", STAMP)
         )
