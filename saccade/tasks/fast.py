@@ -111,13 +111,14 @@ class Fast:
         self.target = names_of(task.output)
         self.ids = {name: i for i, name in enumerate(self.target)}
         self.longest = longest(task.config)
+        self.workers = decode.workers or len(os.sched_getaffinity(0))
         make = ctranslate2.Translator if self.source else ctranslate2.Generator
         with tempfile.TemporaryDirectory(prefix="saccade-") as temporary:
             self.model = make(
                 str(self._folder(run, Path(temporary))),
                 device="cpu",
                 compute_type="int8" if decode.int8 else "float32",
-                inter_threads=decode.workers or len(os.sched_getaffinity(0)),
+                inter_threads=self.workers,
                 intra_threads=1,
             )
 
@@ -160,10 +161,11 @@ class Fast:
             begin, names, limit = self.model.generate_batch, self.target, "max_length"
             options |= {"include_prompt_in_result": False}
         most = HYPOTHESES_INT8 if decode.int8 else HYPOTHESES
+        turns = -(-len(fit) // (self.workers * min(SENTENCES, max(1, most // width))))
         batches = cut(
             [len(rows[i]) for i in fit],
             decode.batch_tokens,
-            min(SENTENCES, max(1, most // width)),
+            -(-len(fit) // (self.workers * max(1, turns))) or 1,  # as many for each worker
             equal=self.source is None,  # of different ones, it would search for the longer's ends
         )
         pending: dict[int, Any] = {}
