@@ -23,6 +23,8 @@ ROWS = 16  # a kernel is made for each number of rows, at some cost: above this,
 
 WIDE = 4096  # rows of a matrix, from which on a kernel that writes its result once is faster
 
+Packing = Callable[[nn.Linear], nn.Module]
+
 
 class PackedLinear(nn.Module):
     """y = x W^T + b with W in the order in which oneDNN reads it."""
@@ -86,14 +88,14 @@ class WideInt8Linear(nn.Module):
         return y.unflatten(0, x.shape[:-1])  # type: ignore[no-any-return]
 
 
-class Int8Recurrent(nn.Module):
-    """A recurrent layer of one direction, step by step: its two products of 8 bits."""
+class PackedRecurrent(nn.Module):
+    """A recurrent layer of one direction, step by step: its two products by packed layers."""
 
-    def __init__(self, layer: nn.RNNBase):
+    def __init__(self, layer: nn.RNNBase, linear: Packing):
         super().__init__()
         self.kind = "relu" if getattr(layer, "nonlinearity", "") == "relu" else layer.mode.lower()
-        self.input = Int8Linear(_linear(layer.weight_ih_l0, layer.bias_ih_l0))
-        self.hidden = Int8Linear(_linear(layer.weight_hh_l0, layer.bias_hh_l0))
+        self.input = linear(_linear(layer.weight_ih_l0, layer.bias_ih_l0))
+        self.hidden = linear(_linear(layer.weight_hh_l0, layer.bias_hh_l0))
 
     def forward(self, x: Float[Tensor, "B C"], state: LayerState) -> LayerState:
         ours, theirs = self.input(x), self.hidden(state[0])
@@ -131,27 +133,27 @@ def packed(network: nn.Module) -> nn.Module:
     intel = platform.machine() in ("x86_64", "AMD64")
     if not (ready and intel) or kind.device.type != "cpu" or kind.dtype != torch.float32:
         return network
-    return _replaced(network, PackedLinear, {})
+    return _replaced(network, PackedLinear)
 
 
 def quantised(network: nn.Module) -> nn.Module:
-    """A copy of a network, for a CPU and for inference alone, with products of 8 bits.
-
-    Recurrent layers of an encoder, which read a whole source at once, stay as they are.
-    """
+    """A copy of a network, for a CPU and for inference alone, with products of 8 bits."""
     lacking = not hasattr(torch, "quantize_per_channel")
     if lacking or torch.backends.quantized.engine in ("none", None):
         raise ConfigError("int8: this build of torch has no 8-bit kernels; leave it out")
+    return _replaced(network, _int8)
+
+
+def _replaced(network: nn.Module, linear: Packing) -> nn.Module:
+    """A copy of a network with other linear layers.
+
+    Recurrent layers of an encoder, which read a whole source at once, stay as they are.
+    """
+    others: dict[int, Any] = {}
     decoder = getattr(network, "decoder", nn.Identity())
-    layers = [layer for layer in decoder.modules() if isinstance(layer, nn.RNNBase)]
-    return _replaced(network, _int8, {id(layer): Int8Recurrent(layer) for layer in layers})
-
-
-def _replaced(
-    network: nn.Module, linear: Callable[[nn.Linear], nn.Module], layers: dict[int, Int8Recurrent]
-) -> nn.Module:
-    """A copy of a network with other linear layers, and these recurrent ones by their ids."""
-    others: dict[int, Any] = dict(layers)
+    for layer in decoder.modules():
+        if isinstance(layer, nn.RNNBase):
+            others[id(layer)] = PackedRecurrent(layer, linear)
     for parent in network.modules():
         for child in parent.children():
             if type(child) is not nn.Linear or isinstance(parent, Concat):  # that cuts its matrix

@@ -1,10 +1,13 @@
 """Layers that are packed for inference give what they were made of gives."""
 
+from typing import get_args
+
 import pytest
 import torch
 from torch import nn
 
-from saccade.nn.packed import Int8Linear, PackedLinear, WideInt8Linear
+from saccade.nn.packed import Int8Linear, PackedLinear, PackedRecurrent, WideInt8Linear
+from saccade.nn.recurrent import Cell, build_layer, run_cell
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -29,3 +32,16 @@ def test_eight_bits_are_off_by_little(kind: type, rows: tuple[int, ...], bias: b
     step = float(x.abs().max()) / (127 if kind is WideInt8Linear else 64)
     assert (near - exact).abs().max() < 0.2 * step + 0.02 * float(exact.abs().max())
     assert torch.allclose(zero, layer(torch.zeros_like(x)), atol=1e-3)
+
+
+@pytest.mark.parametrize("cell", get_args(Cell))
+@pytest.mark.parametrize("rows", [1, 5, 40])
+def test_a_packed_recurrent_layer_steps_like_the_layer(cell: Cell, rows: int) -> None:
+    layer, x = build_layer(cell, 24, 32), torch.randn(rows, 24)
+    state = tuple(torch.randn(rows, 32) for _ in range(2 if cell == "lstm" else 1))
+    with torch.inference_mode():
+        exact = run_cell(layer, x, state)
+        for ours, theirs in zip(PackedRecurrent(layer, PackedLinear)(x, state), exact, strict=True):
+            assert torch.allclose(ours, theirs, atol=1e-5)
+        for ours, theirs in zip(PackedRecurrent(layer, Int8Linear)(x, state), exact, strict=True):
+            assert torch.allclose(ours, theirs, atol=0.1)
