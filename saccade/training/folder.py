@@ -79,7 +79,7 @@ def read_settings(folder: Path) -> tuple[dict[str, Any], Mark]:
 
 def refuse_tricks(folder: Path) -> None:
     """CheckpointError if a run or its data holds a link, a pipe or a file larger than ours are."""
-    room = disk.FREE + size_of(folder) * 3 // 2
+    room = max(disk.FREE, size_of(folder) * 3 // 2)
     for entry in _entries(folder):
         path = Path(entry.path)
         if entry.is_symlink():
