@@ -31,7 +31,8 @@ def stepper(decoder: Decoder, banned: Sequence[int] = ()) -> Step:
     def step(tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
         logits, state = decoder(tokens[:, None], state)
         logits = logits[:, 0].float()
-        log_probs = torch.log_softmax(logits, -1, out=logits)  # in its own place: it is large
+        own = None if logits.requires_grad else logits  # in its own place: it is large
+        log_probs = torch.log_softmax(logits, -1, out=own)
         if columns:
             log_probs[:, columns] = -inf
         return log_probs, state

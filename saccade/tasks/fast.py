@@ -21,6 +21,7 @@ from saccade.nn.watch import watched
 from saccade.tasks.generate import SILENT, Found, GeneratingTask
 from saccade.tasks.task import Prediction, Query, Request, Task, cut, device_of
 from saccade.tasks.translate import Translate
+from saccade.tasks.workers import cores
 from saccade.text.tokenizers import Tokenizer
 
 PATIENCE = 3  # times the width: so many have ended when, in practice, no open one can win any more
@@ -111,7 +112,7 @@ class Fast:
         self.target = names_of(task.output)
         self.ids = {name: i for i, name in enumerate(self.target)}
         self.longest = longest(task.config)
-        self.workers = decode.workers or len(os.sched_getaffinity(0))
+        self.workers = decode.workers or cores()
         make = ctranslate2.Translator if self.source else ctranslate2.Generator
         with tempfile.TemporaryDirectory(prefix="saccade-") as temporary:
             self.model = make(

@@ -114,7 +114,14 @@ def count_workers(decode: Decode, network: torch.nn.Module, queries: int) -> int
     if decode.workers:
         return decode.workers
     fork = sys.platform == "linux" and device_of(network).type == "cpu" and not watched()
-    return len(os.sched_getaffinity(0)) if fork and queries >= FEW else 1
+    return cores() if fork and queries >= FEW else 1
+
+
+def cores() -> int:
+    """The cores that this process may use; where the system does not tell, all there are."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 _mine: tuple[Any, ...] = ()  # of a worker: the task, the network and the request

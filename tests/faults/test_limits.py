@@ -6,6 +6,7 @@ bounds it. What bounds it are the limits on text, which every file here just kee
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,34 +35,27 @@ def edited(path: Path, old: str, new: str) -> None:
 # --- files ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("harm", giants.FULL, ids=lambda harm: harm.__name__)
-def test_text_takes_a_constant_beside_the_files(harm: giants.Harm, run: Path, gauge: Gauge) -> None:
+def each(loaded: list[giants.Harm], resumed: list[giants.Harm]) -> list[Any]:
+    """What is done to a run, with the work that has to notice it."""
+    pairs = [("load", harm) for harm in loaded] + [("resume", harm) for harm in resumed]
+    return [pytest.param(*pair, id=f"{pair[0]}-{pair[1].__name__}") for pair in pairs]
+
+
+@pytest.mark.parametrize(("work", "harm"), each(giants.FULL, giants.FULL_RESUMED))
+def test_text_takes_a_constant_beside_the_files(
+    work: str, harm: giants.Harm, run: Path, gauge: Gauge
+) -> None:
     harm(run)
-    gauge.refuses("load", run, harm.__name__, disk.FREE)
+    gauge.refuses(work, run, harm.__name__, disk.FREE)
 
 
-@pytest.mark.parametrize("harm", giants.FULL_RESUMED, ids=lambda harm: harm.__name__)
-def test_text_takes_a_constant_on_resume(harm: giants.Harm, run: Path, gauge: Gauge) -> None:
-    harm(run)
-    gauge.refuses("resume", run, harm.__name__, disk.FREE)
-
-
-@pytest.mark.parametrize("harm", giants.LOADED, ids=lambda harm: harm.__name__)
+@pytest.mark.parametrize(("work", "harm"), each(giants.LOADED, giants.RESUMED))
 def test_large_files_take_at_most_one_and_a_half_times_their_size(
-    harm: giants.Harm, large: Path, tmp_path: Path, gauge: Gauge
+    work: str, harm: giants.Harm, large: Path, tmp_path: Path, gauge: Gauge
 ) -> None:
     shutil.copytree(large, tmp_path / "run")
     harm(tmp_path / "run")
-    gauge.refuses("load", tmp_path / "run", harm.__name__)
-
-
-@pytest.mark.parametrize("harm", giants.RESUMED, ids=lambda harm: harm.__name__)
-def test_large_checkpoints_take_at_most_one_and_a_half_times_their_size(
-    harm: giants.Harm, large: Path, tmp_path: Path, gauge: Gauge
-) -> None:
-    shutil.copytree(large, tmp_path / "run")
-    harm(tmp_path / "run")
-    gauge.refuses("resume", tmp_path / "run", harm.__name__)
+    gauge.refuses(work, tmp_path / "run", harm.__name__)
 
 
 def test_a_model_takes_no_more_than_its_own_file(large: Path, gauge: Gauge) -> None:

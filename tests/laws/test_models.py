@@ -1,11 +1,12 @@
 """What must hold for every encoder, decoder and score."""
 
 from itertools import product
+from typing import Any
 
 import pytest
 import torch
 
-from saccade.models.build import Classifier, Tagger
+from saccade.models.build import Classifier, Generator, Tagger
 from saccade.nn.padded import Memory, Padded, pad
 from saccade.nn.state import detach, leaves, reorder, select, with_leaves
 from saccade.nn.watch import over_time, watch
@@ -26,17 +27,22 @@ def targets(rows: int = 3, columns: int = 6) -> torch.Tensor:
     return torch.randint(5, VOCAB, (rows, columns), generator=torch.Generator().manual_seed(7))
 
 
+def step_by_step(net: Generator, tokens: torch.Tensor, state: Any) -> tuple[torch.Tensor, Any]:
+    columns = []
+    for column in tokens.split(1, 1):
+        logits, state = net.decoder(column, state)
+        columns.append(logits)
+    return torch.cat(columns, 1), state
+
+
 @pytest.mark.parametrize(("encoder", "decoder"), PAIRS)
 def test_step_by_step_is_all_at_once(encoder: str, decoder: str) -> None:
     net, tokens = generator(encoder, decoder), targets()
     with torch.inference_mode():
         start = net.decoder.start(net.encode(source_batch()), 3)
         whole, end = net.decoder(tokens, start)
-        state, columns = start, []
-        for column in tokens.split(1, 1):
-            logits, state = net.decoder(column, state)
-            columns.append(logits)
-    assert torch.allclose(torch.cat(columns, 1), whole, atol=1e-5)
+        logits, state = step_by_step(net, tokens, start)
+    assert torch.allclose(logits, whole, atol=1e-5)
     for one, other in zip(leaves(state), leaves(end), strict=True):
         assert torch.allclose(one.float(), other.float(), atol=1e-5)
 
@@ -177,11 +183,8 @@ def test_long_targets_go_step_by_step_too(decoder: str) -> None:
     with torch.inference_mode():
         start = net.decoder.start(net.encode(source_batch((20, 17, 24))), 3)
         whole, _ = net.decoder(tokens, start)
-        state, columns = start, []
-        for column in tokens.split(1, 1):
-            logits, state = net.decoder(column, state)
-            columns.append(logits)
-    assert torch.allclose(torch.cat(columns, 1), whole, atol=1e-5)
+        logits, _ = step_by_step(net, tokens, start)
+    assert torch.allclose(logits, whole, atol=1e-5)
 
 
 ALONE = [name for name in DECODERS if "off" in name or "transformer" in name]
