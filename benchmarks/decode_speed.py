@@ -78,12 +78,12 @@ def our_run(shape: str, folder: Path) -> Any:
 
     from saccade.config import Tokenizer as Settings
     from saccade.config import parse
+    from saccade.runs.machine import tune_malloc
+    from saccade.runs.run import Run
     from saccade.tasks.generate import SILENT
     from saccade.tasks.translate import Translate
     from saccade.text.tokenizers import Tokenizer
     from saccade.text.vocab import EOS
-    from saccade.training.machine import tune_malloc
-    from saccade.training.run import Run
 
     tune_malloc()
     sizes = SHAPES[shape]
@@ -138,7 +138,7 @@ def ours(shape: str, width: int, batch: int, settings: dict[str, Any], count: in
 
 def exported(shape: str, folder: Path) -> None:
     """Our model as CTranslate2 reads it, for whoever drives it by hand."""
-    from saccade.tasks.fast import export
+    from saccade.engines.ctranslate2 import export
 
     run = our_run(shape, folder)
     export(run.task, run.network, folder)

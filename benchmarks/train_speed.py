@@ -68,8 +68,8 @@ def ours(shape: str) -> Step:
     from saccade.models.build import Generator, build
     from saccade.nn.padded import Padded
     from saccade.nn.state import detach
+    from saccade.runs.machine import tune_malloc
     from saccade.tasks.generate import shifted
-    from saccade.training.machine import tune_malloc
     from saccade.training.optim import build_optimizer, scale_gradients
 
     tune_malloc()

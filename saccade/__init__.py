@@ -12,7 +12,8 @@ from saccade.errors import CheckpointError, ConfigError, DataError, SaccadeError
 
 if TYPE_CHECKING:
     from saccade.nn.watch import watch
-    from saccade.training.run import Run, load, train
+    from saccade.runs.run import Run, load
+    from saccade.training.session import train
 
 __version__ = "0.1.0"
 __all__ = [
@@ -27,9 +28,9 @@ __all__ = [
 ]
 
 _LAZY = {
-    "Run": "saccade.training.run",
-    "load": "saccade.training.run",
-    "train": "saccade.training.run",
+    "Run": "saccade.runs.run",
+    "load": "saccade.runs.run",
+    "train": "saccade.training.session",
     "watch": "saccade.nn.watch",
 }
 

@@ -69,15 +69,15 @@ def train(
     from saccade.training.stop import Interrupted, Stop
 
     with Stop() as stop:
-        from saccade.tasks.choose import complete
-        from saccade.training.run import new_folder, put_off, start
+        from saccade.setup.choose import fill_config
+        from saccade.training.session import new_folder, save_unprepared, start
 
         raw, where = _gathered(data, task, dev, settings)
         try:
             with stop.interruptible():
-                config, reason = complete(raw, where)
+                config, reason = fill_config(raw, where)
         except Interrupted:
-            _stopped(put_off(raw, out))
+            _stopped(save_unprepared(raw, out))
         folder = new_folder(config, out)
         say(f"{config.data.train[0]}: {reason}; all settings are in {folder / 'config.toml'}")
         _follow(start(config, folder, stop), folder)
@@ -96,8 +96,8 @@ def resume(
 
     with Stop() as stop:
         from saccade.config import assign_text
-        from saccade.training.folder import flat, read_settings
-        from saccade.training.run import resume as go_on
+        from saccade.runs.folder import flat, read_settings
+        from saccade.training.session import resume as go_on
 
         read_settings(run)  # is it a run at all?
         raw: dict[str, Any] = {}
@@ -145,8 +145,8 @@ def predict(
 ) -> None:
     """A line in, a line out, in order; with --nbest up to N lines of score<TAB>text for each."""
     from saccade.errors import ConfigError
+    from saccade.runs.run import LINES, load
     from saccade.training.report import counting
-    from saccade.training.run import LINES, load
 
     _end_quietly()
     if details and not as_json:
@@ -166,7 +166,7 @@ def predict(
                 "--width, --nbest, --prefix, --prefixes, --with, --engine, --int8 and --json"
             )
         for number, item in enumerate(inputs, 1):
-            for piece in model.spell(item, wanted, number):
+            for piece in model.stream_text(item, wanted, number):
                 print(one_line(piece), end="", flush=True)
             print(flush=True)
         return
@@ -227,7 +227,7 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """The task's metrics on a file."""
-    from saccade.training.run import load
+    from saccade.runs.run import load
 
     scores = load(run).evaluate(
         *(data or []),
@@ -246,7 +246,7 @@ def score(run: RunFolder, data: Data, as_json: AsJson = False) -> None:
     """log p(target | source) and perplexity of each example, a line each."""
     from math import exp
 
-    from saccade.training.run import load
+    from saccade.runs.run import load
 
     _end_quietly()
     total, tokens = 0.0, 0
@@ -280,9 +280,9 @@ def exact(
     """The best output of all beside what beams find: errors of the search, and of the model."""
     from itertools import islice
 
+    from saccade.runs.run import load
     from saccade.tasks.exact import summary
     from saccade.training.report import counting
-    from saccade.training.run import load
 
     model = load(run)
     wanted = {"alpha": alpha, "length": "power"} | _decode(settings, None, False)
@@ -322,7 +322,7 @@ def export(
 ) -> None:
     """Write the model for another engine; inside the run, `predict` finds it there."""
     from saccade.errors import ConfigError
-    from saccade.training.run import load
+    from saccade.runs.run import load
 
     if to != "ctranslate2":
         raise ConfigError(f"--to {to}: no such format; there is ctranslate2")
@@ -340,15 +340,15 @@ def check(
     """What is wrong with the data, with file and line; exit 1 if anything is."""
     from collections import Counter
 
-    from saccade.data.check import check as findings_of
-    from saccade.data.findings import error, table, together
+    from saccade.check.doctor import check as findings_of
+    from saccade.check.findings import error, table, together
     from saccade.data.lines import Defect, counted
     from saccade.errors import DataError
-    from saccade.tasks.choose import understand
+    from saccade.setup.choose import task_and_data
 
     _end_quietly()
     try:
-        settings_of_task, settings_of_data = understand(*_gathered(data, task, dev, settings))
+        settings_of_task, settings_of_data = task_and_data(*_gathered(data, task, dev, settings))
         found = findings_of(settings_of_data, settings_of_task)
     except DataError as problem:  # nothing can be read at all
         if not isinstance(problem.defect, Defect):
@@ -376,7 +376,7 @@ def _gathered(
 ) -> tuple[dict[str, Any], str]:
     """What the user said on the command line or in a file, and what to call it in messages."""
     from saccade.config import assign_text
-    from saccade.tasks.choose import gather
+    from saccade.setup.choose import gather
 
     raw, where = gather(data, task=task, dev=dev)
     for setting in settings or []:

@@ -17,22 +17,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from saccade.config import Config
+from saccade import config as c
 from saccade.data.batches import Batch, Examples, collate
 from saccade.data.lines import Example
 from saccade.decoding.search import beam_search, greedy
 from saccade.decoding.steps import stepper
 from saccade.errors import CheckpointError
 from saccade.models.build import Generator, Network
-from saccade.nn.dropout import Part, part_of
+from saccade.nn.dropout import RowSlice, slice_of
 from saccade.nn.padded import Padded
+from saccade.runs import files
+from saccade.runs.run import check_ids, load
+from saccade.setup.prepare import in_memory, load_task, reopen
 from saccade.tasks.generate import SILENT, shifted
-from saccade.tasks.prepare import in_memory, load_task, reopen
 from saccade.tasks.task import Pair, Task
 from saccade.text.vocab import BOS, EOS
-from saccade.training import checkpoint as disk
 from saccade.training import loop
-from saccade.training.run import check_ids, load
 from saccade.training.stop import Stop
 from saccade.training.trainer import Trainer, batch_rows
 
@@ -68,7 +68,7 @@ class Sample:
     """What the laws are tried on."""
 
     folder: Path
-    config: Config
+    config: c.Config
     task: Task
     network: Network
     pairs: list[Pair]
@@ -181,8 +181,8 @@ def gradient(sample: Sample, parts: list[Tensor]) -> Tensor:
     words = 0 if sample.batch.words is None else int(sample.batch.words.max()) + 1
     count = 0
     for rows in parts:
-        part = Part(int(rows[0]), int(rows[-1]) + 1, sample.batch.target.values.size(0), words)
-        with part_of(part):
+        part = RowSlice(int(rows[0]), int(rows[-1]) + 1, sample.batch.target.values.size(0), words)
+        with slice_of(part):
             loss, _ = sample.task.loss(sample.network, batch_rows(sample.batch, rows), None, 1.0)
         loss.sum.backward()  # type: ignore[no-untyped-call]
         count += loss.count
@@ -217,7 +217,7 @@ def resuming_is_never_having_stopped(sample: Sample) -> Law:
     def replay(folder: Path, last: int) -> None:
         folder.mkdir(exist_ok=True)
         trainer, stop = Trainer(task, copy.deepcopy(sample.network), folder), Stop()
-        path, _ = disk.latest_checkpoint(folder / "checkpoints")
+        path, _ = files.latest_checkpoint(folder / "checkpoints")
         if path is not None:
             trainer.restore(path)
         for event in loop.train(trainer, ready.train, dev, few, stop):
@@ -228,10 +228,10 @@ def resuming_is_never_having_stopped(sample: Sample) -> Law:
         replay(straight, STEPS + 1)
         replay(halted, STEPS // 2)
         replay(halted, STEPS + 1)
-        ends = [disk.checkpoints(folder / "checkpoints")[-1] for folder in (straight, halted)]
+        ends = [files.checkpoints(folder / "checkpoints")[-1] for folder in (straight, halted)]
         found = [
             {f"{file} {key}": tensor.clone() for file in ("model", "training")
-             for key, tensor in disk.read_tensors(end / f"{file}.safetensors").items()}
+             for key, tensor in files.read_tensors(end / f"{file}.safetensors").items()}
             for end in ends
         ]  # fmt: skip
     if ends[0].name != ends[1].name or found[0].keys() != found[1].keys():

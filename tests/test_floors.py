@@ -13,10 +13,12 @@ FLOORS = {
     "config": 1,
     **dict.fromkeys(("text", "nn", "metrics"), 2),
     **dict.fromkeys(("data", "models", "decoding"), 3),
-    **dict.fromkeys(("tasks", "distributed"), 4),
-    **dict.fromkeys(("training", "inspect", "plan"), 5),
-    **dict.fromkeys(("serve", "verify"), 6),
-    "cli": 7,
+    **dict.fromkeys(("tasks", "check"), 4),
+    **dict.fromkeys(("setup", "engines", "distributed"), 5),
+    "runs": 6,
+    **dict.fromkeys(("training", "inspect", "plan"), 7),
+    **dict.fromkeys(("serve", "verify"), 8),
+    "cli": 9,
 }
 
 

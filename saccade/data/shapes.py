@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, cast
 
-from saccade.config import Column, Data
+from saccade import config as c
 from saccade.data.lines import (
     Defect,
     FileError,
@@ -35,17 +35,17 @@ class Shape:
 
     format: Format
     task: Kind
-    source: tuple[Column, ...]
-    target: Column | None
+    source: tuple[c.Column, ...]
+    target: c.Column | None
     reason: str
 
-    def fill(self, data: Data) -> Data:
+    def fill(self, data: c.Data) -> c.Data:
         """`data` with every choice that was left open made as this shape says."""
         made = {"format": self.format, "source": self.source, "target": self.target}
         return data.model_copy(update=made)
 
 
-def shape(paths: Sequence[str | Path], data: Data, task_kind: str | None = None) -> Shape:
+def shape(paths: Sequence[str | Path], data: c.Data, task_kind: str | None = None) -> Shape:
     """What the first rows suggest: format, task and columns; what `data` says is kept."""
     try:
         return look([str(path) for path in paths], data, task_kind, task_kind != "model")
@@ -55,7 +55,7 @@ def shape(paths: Sequence[str | Path], data: Data, task_kind: str | None = None)
         raise problem from None
 
 
-def look(names: list[str], data: Data, kind: str | None, labelled: bool) -> Shape:
+def look(names: list[str], data: c.Data, kind: str | None, labelled: bool) -> Shape:
     if not names:
         raise FileError("missing-file", "data", "no file was given")
     form = data.format if data.format != "auto" else _format(names, kind)
@@ -77,7 +77,7 @@ def look(names: list[str], data: Data, kind: str | None, labelled: bool) -> Shap
         source, target = data.source or (1,), data.target or width
         reason = f"a line a word, {counted(width, 'column')}, blank lines between sentences: {task}"
         return Shape(form, task, source, target, reason)
-    columns: dict[Column, list[str]]
+    columns: dict[c.Column, list[str]]
     if form == "lines":
         columns = dict(enumerate(tables, 1))
     elif form == "jsonl":
@@ -132,8 +132,8 @@ def _format(names: list[str], kind: str | None) -> Format:
 
 def _roles(
     form: Format,
-    columns: dict[Column, list[str]],
-    data: Data,
+    columns: dict[c.Column, list[str]],
+    data: c.Data,
     kind: str | None,
     name: str,
     labelled: bool,
@@ -178,14 +178,14 @@ def _few(values: list[str]) -> bool:
     return len(kinds) <= limit and len(kinds) < lines and short
 
 
-def _named(columns: Container[Column]) -> tuple[tuple[Column, ...], Column | None]:
+def _named(columns: Container[c.Column]) -> tuple[tuple[c.Column, ...], c.Column | None]:
     """The source and the target among keys with the usual names."""
     known = [tuple(name.split("+")) for name in SOURCES.split()]
     source = next((keys for keys in known if all(key in columns for key in keys)), ())
     return source, next((key for key in TARGETS.split() if key in columns), None)
 
 
-def _inflection(columns: dict[Column, list[str]]) -> bool:
+def _inflection(columns: dict[c.Column, list[str]]) -> bool:
     """Lemma, form, V;PST;3;SG: the files of UniMorph and SIGMORPHON."""
     marks = columns.get(3, []) if len(columns) == 3 else []
     return sum(";" in mark and mark == mark.upper() for mark in marks) > 0.9 * len(marks) > 0

@@ -13,7 +13,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeAlias, cast
 
-from saccade.config import Column, Data
+from saccade import config as c
 from saccade.data.lines import (
     Defect,
     Example,
@@ -37,7 +37,9 @@ Rows: TypeAlias = Iterator[Example | Defect]
 # --- the public verbs -----------------------------------------------------------------------------
 
 
-def read(paths: Sequence[str | Path], data: Data, task_kind: str, *, labelled: bool = True) -> Rows:
+def read(
+    paths: Sequence[str | Path], data: c.Data, task_kind: str, *, labelled: bool = True
+) -> Rows:
     """Every example and every defect, in order. Without labels a row may hold the sources alone."""
     names = [str(path) for path in paths]
     labelled = labelled and task_kind != "model"
@@ -53,7 +55,7 @@ def read(paths: Sequence[str | Path], data: Data, task_kind: str, *, labelled: b
         yield error.defect
 
 
-def examples(paths: Sequence[str | Path], data: Data, task_kind: str) -> Iterator[Example]:
+def examples(paths: Sequence[str | Path], data: c.Data, task_kind: str) -> Iterator[Example]:
     """Every example, in order; DataError at the first defect, with a few of those that follow."""
     rows = read(paths, data, task_kind)
     for row in rows:
@@ -89,7 +91,7 @@ def is_dev(source: tuple[str, ...], share: float, seed: int) -> bool:
 # --- one reader a format --------------------------------------------------------------------------
 
 
-def _text(names: list[str], data: Data, kind: str, labelled: bool) -> Rows:
+def _text(names: list[str], data: c.Data, kind: str, labelled: bool) -> Rows:
     """Every line, the blank ones too."""
     if labelled:
         raise FileError("one-column", names[0], "expected at least 2 columns, found 1", 1)
@@ -100,7 +102,7 @@ def _text(names: list[str], data: Data, kind: str, labelled: bool) -> Rows:
             yield Example(words_of(text) if kind == "tag" else (text,), None, names[0], number)
 
 
-def _tsv(names: list[str], data: Data, kind: str, labelled: bool) -> Rows:
+def _tsv(names: list[str], data: c.Data, kind: str, labelled: bool) -> Rows:
     """Columns with tabs between; the first line is a header where columns are named."""
     name, wanted = names[0], _wanted(data, labelled)
     lines = enumerate(lines_of(name), 1)
@@ -136,7 +138,7 @@ def _tsv(names: list[str], data: Data, kind: str, labelled: bool) -> Rows:
             blanks.append(number)
 
 
-def _aligned(names: list[str], data: Data, kind: str, labelled: bool) -> Rows:
+def _aligned(names: list[str], data: c.Data, kind: str, labelled: bool) -> Rows:
     """Files whose lines belong together by number."""
     wanted = _wanted(data, labelled)
     bare = not labelled and len(names) == len(wanted)
@@ -173,7 +175,7 @@ def _misaligned(
     return defect_at("misaligned", names[longest], number, message, str(text))
 
 
-def _jsonl(names: list[str], data: Data, kind: str, labelled: bool) -> Rows:
+def _jsonl(names: list[str], data: c.Data, kind: str, labelled: bool) -> Rows:
     """One JSON object a line; blank lines are skipped."""
     name, wanted = names[0], [str(key) for key in _wanted(data, labelled)]
     for number, text in enumerate(lines_of(name), 1):
@@ -210,7 +212,7 @@ def _plain(value: object, kind: str) -> str | None:
     return value if isinstance(value, str) and "\0" not in value else None
 
 
-def _blocks(names: list[str], data: Data, kind: str, labelled: bool) -> Rows:
+def _blocks(names: list[str], data: c.Data, kind: str, labelled: bool) -> Rows:
     """CoNLL-U and its simpler kin: a line a word, a blank line after each sentence, # comments."""
     name, conllu = names[0], data.format == "conllu"
     noted = str(data.target) if kind == "classify" and labelled else ""  # "# intent = PlayMusic"
@@ -253,7 +255,7 @@ def _blocks(names: list[str], data: Data, kind: str, labelled: bool) -> Rows:
         start = start if len(words) > 1 else number
 
 
-def _field(column: Column, name: str, conllu: bool) -> Callable[[list[str]], str]:
+def _field(column: c.Column, name: str, conllu: bool) -> Callable[[list[str]], str]:
     """What a number, or a CoNLL-U name such as `upos` or `feats.Case`, picks from a row."""
     if isinstance(column, int) or not conllu:
         return operator.itemgetter(_index(column, name))
@@ -306,11 +308,11 @@ def _columns(name: str, line: int, width: int, found: str, text: str = "") -> De
     return defect_at("columns", name, line, message, text)
 
 
-def _wanted(data: Data, labelled: bool) -> tuple[Column, ...]:
+def _wanted(data: c.Data, labelled: bool) -> tuple[c.Column, ...]:
     return (*data.source, data.target) if labelled and data.target is not None else data.source
 
 
-def _position(column: Column, header: list[str], name: str) -> int:
+def _position(column: c.Column, header: list[str], name: str) -> int:
     if isinstance(column, int):
         return column
     if column not in header:
@@ -318,7 +320,7 @@ def _position(column: Column, header: list[str], name: str) -> int:
     return header.index(column) + 1
 
 
-def _index(column: Column, name: str) -> int:
+def _index(column: c.Column, name: str) -> int:
     if not isinstance(column, int) or column < 1:
         raise FileError("column", name, f"no column {column!r}: they are numbers, from 1")
     return column - 1

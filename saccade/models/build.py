@@ -1,6 +1,6 @@
 """Configurations -> networks: one `match` per union, and the first weights of every layer.
 
-A network is first an `outline`, without memory, on the meta device; `filled` gives it storage and
+A network is first built, without memory, on the meta device; `materialize` gives it storage and
 its first weights. `build` does both.
 """
 
@@ -69,18 +69,20 @@ Network = Generator | Classifier | Tagger
 
 def build(config: c.Config, source_size: int, target_size: int, seed: int | None = None) -> Network:
     """A configuration's network with its first weights; the sizes are of vocabularies or labels."""
-    return filled(outline(config, source_size, target_size), config.seed if seed is None else seed)
+    return materialize(
+        build_meta(config, source_size, target_size), config.seed if seed is None else seed
+    )
 
 
-def outline(config: c.Config, source_size: int, target_size: int) -> Network:
+def build_meta(config: c.Config, source_size: int, target_size: int) -> Network:
     """A configuration's network without memory: shapes alone, on the meta device."""
     with torch.device("meta"):
         return build_network(config, source_size, target_size)
 
 
-def filled(network: Network, seed: int) -> Network:
-    """The network of an outline, with memory and its first weights."""
-    give_storage(network, torch.device("cpu"))
+def materialize(network: Network, seed: int) -> Network:
+    """The network on the meta device, with memory and its first weights."""
+    allocate(network, torch.device("cpu"))
     torch.manual_seed(seed)
     init_weights(network)
     return network
@@ -230,7 +232,7 @@ def build_positions(config: c.Transformer | c.Convolution) -> nn.Module:
             return positions.Unmarked()
 
 
-def give_storage(network: nn.Module, device: torch.device) -> None:
+def allocate(network: nn.Module, device: torch.device) -> None:
     """Uninitialised storage for a network built on the meta device; what was tied stays tied."""
     first: dict[int, str] = {}
     tied: list[tuple[str, str]] = []

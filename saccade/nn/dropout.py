@@ -4,7 +4,7 @@ Torch's CPU generator is serial and spends a 32-bit draw on every element. Here 
 serves eight elements, so the probability is rounded to 1/256 and the scale is exact for the rounded
 one. Elsewhere torch's own kernel runs. Both follow torch's generators.
 
-A part of a batch can draw as the whole would have drawn (`part_of`): cutting a batch that does not
+A part of a batch can draw as the whole would have drawn (`slice_of`): cutting a batch that does not
 fit into memory then changes no random number.
 """
 
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class RowSlice:
     """Some rows of a batch, and the sizes of the whole that they cannot know."""
 
     first: int
@@ -28,11 +28,11 @@ class Part:
     words: int = 0  # of the sentence with the most
 
 
-_part: Part | None = None  # like torch's own modes: of what is computed, not of a module
+_part: RowSlice | None = None  # like torch's own modes: of what is computed, not of a module
 
 
 @contextmanager
-def part_of(part: Part | None) -> Iterator[None]:
+def slice_of(part: RowSlice | None) -> Iterator[None]:
     """Inside, rows are part of a larger batch, and random numbers are those of the whole."""
     global _part
     _part = part

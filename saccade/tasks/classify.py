@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from saccade.config import Decode
+from saccade import config as c
 from saccade.data.batches import Batch, Corpus, in_order
 from saccade.metrics import labels as metrics
 from saccade.models.build import Classifier
@@ -80,7 +80,7 @@ class Classify(LabelTask):
         return [(log_p, 1) for log_p in log_probs_of(torch.stack(logits), gold)] if pairs else []
 
     def _logits(
-        self, network: Classifier, sources: Sequence[Source], decode: Decode
+        self, network: Classifier, sources: Sequence[Source], decode: c.Decode
     ) -> list[Tensor]:
         rows = encode_sources(self.tokenizer, sources)
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from saccade.config import Decode
+from saccade import config as c
 from saccade.data.lines import Defect, FileError, lines_of
 from saccade.decoding import steps
 from saccade.decoding.risk import least_risk
@@ -34,12 +34,12 @@ from saccade.models.decoders import Decoder, RecurrentDecoder, TransformerDecode
 from saccade.nn.padded import Padded
 from saccade.nn.state import repeat, select
 from saccade.tasks.task import (
+    Member,
     Prediction,
     Query,
     Request,
     Task,
     Token,
-    Voice,
     in_batches,
 )
 from saccade.text.tokenizers import Tokenizer
@@ -89,7 +89,7 @@ class GeneratingTask(Task):
     def room(self, row: Sequence[int]) -> int:
         """For how many tokens there are positions after this row; below 0: it is too long."""
 
-    def limit(self, row: Sequence[int], decode: Decode) -> int:
+    def limit(self, row: Sequence[int], decode: c.Decode) -> int:
         """How many tokens an answer to this row may have; less than 0 if it is too long to read."""
         return min(decode.max_len, self.room(row))
 
@@ -100,9 +100,9 @@ class GeneratingTask(Task):
     def predict(
         self, network: Generator, queries: Sequence[Query], request: Request
     ) -> list[Prediction]:
-        return self.worded(self.rows(queries), self.search(network, queries, request), request)
+        return self.to_text(self.rows(queries), self.search(network, queries, request), request)
 
-    def worded(
+    def to_text(
         self, rows: Sequence[list[int]], found: Sequence[Found], request: Request
     ) -> list[Prediction]:
         """What was found about each row as text."""
@@ -129,7 +129,7 @@ class GeneratingTask(Task):
         return predictions
 
     def _least_risk(
-        self, ranked: list[tuple[str, float]], decode: Decode
+        self, ranked: list[tuple[str, float]], decode: c.Decode
     ) -> list[tuple[str, float]]:
         """The candidates again, the one nearest to all others first."""
         name = getattr(self.config.task, "metric", "chrf") if decode.risk == "metric" else ""
@@ -142,7 +142,7 @@ class GeneratingTask(Task):
     def search(self, network: Generator, queries: Sequence[Query], request: Request) -> list[Found]:
         """For each query its hypotheses, the best first."""
         decode = request.decode
-        check_voices(self, request)
+        check_members(self, request)
         rows, prefixes = self.rows(queries), self._prefixes(queries)
         limits = [self.limit(row, decode) for row in rows]
         for task, _ in request.others:
@@ -172,18 +172,18 @@ class GeneratingTask(Task):
         decode = request.decode
         parts = []
         with torch.inference_mode():
-            for voice in (Voice(self, network), *request.others):
-                state, first = voice.task.start(voice.network, voice.task.rows(queries))
-                parts.append((steps.stepper(voice.network.decoder, SILENT), state))
+            for member in (Member(self, network), *request.others):
+                state, first = member.task.start(member.network, member.task.rows(queries))
+                parts.append((steps.stepper(member.network.decoder, SILENT), state))
             plain, plain_state = parts[0]
             if len(parts) > 1:
                 plain = steps.ensemble([step for step, _ in parts])
                 plain_state = tuple(state for _, state in parts)
             step, state = plain, plain_state
             if request.model is not None:
-                speaker = request.model.network.decoder
-                step = steps.fuse(step, steps.stepper(speaker), decode.model_weight, BOS, EOS)
-                state = (state, speaker.start(None, len(queries)))
+                fusion_model = request.model.network.decoder
+                step = steps.fuse(step, steps.stepper(fusion_model), decode.model_weight, BOS, EOS)
+                state = (state, fusion_model.start(None, len(queries)))
         attention = None
         if decode.coverage:
             attention = attention_of(network.decoder)
@@ -192,7 +192,7 @@ class GeneratingTask(Task):
         step = steps.prompted(step, prefixes) if any(prefixes) else step
         return Begun(self._ruled(step, decode), state, plain, plain_state, first, attention)
 
-    def _ruled(self, step: Step, decode: Decode) -> Step:
+    def _ruled(self, step: Step, decode: c.Decode) -> Step:
         if decode.repetition > 1.0:
             step = steps.repetition(step, decode.repetition)
         if decode.no_repeat:
@@ -344,7 +344,7 @@ def told(
     )
 
 
-def filtered(step: Step, decode: Decode) -> Step:
+def filtered(step: Step, decode: c.Decode) -> Step:
     """The step from which is drawn: a temperature first, then the filters."""
     if decode.temperature != 1.0:
         step = steps.tempered(step, decode.temperature)
@@ -368,17 +368,17 @@ def attention_of(decoder: Decoder) -> nn.Module:
     raise ConfigError("decode.coverage: this model has no attention to a source; set it to 0")
 
 
-def check_voices(task: GeneratingTask, request: Request) -> None:
+def check_members(task: GeneratingTask, request: Request) -> None:
     """Refuse others that do not speak the same vocabulary."""
     if request.model is not None and task.config.task.kind == "model":
         raise ConfigError("decode.model: it is for other tasks; join language models by --with")
-    voices = [("the ensemble", task.config.task.kind, other) for other in request.others]
-    voices += [("decode.model", "model", request.model)] if request.model else []
-    for where, kind, voice in voices:
-        if voice.task.config.task.kind != kind:
-            found = voice.task.config.task.kind
+    members = [("the ensemble", task.config.task.kind, other) for other in request.others]
+    members += [("decode.model", "model", request.model)] if request.model else []
+    for where, kind, member in members:
+        if member.task.config.task.kind != kind:
+            found = member.task.config.task.kind
             raise ConfigError(f"{where}: a run of the task '{kind}' is needed, not '{found}'")
-        if not task.output.agrees(voice.task.output):
+        if not task.output.agrees(member.task.output):
             raise ConfigError(
                 f"{where}: the vocabularies differ; train the other run with the same tokenizer, "
                 "a language model with task.vocabulary = this run's target.json"

@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from saccade.config import Classify, Config, Tag
+from saccade import config as c
 from saccade.data.batches import Corpus, Epoch, epoch_of
-from saccade.models.build import Network, outline
+from saccade.models.build import Network, build_meta
 from saccade.nn.loss import Loss
 from saccade.tasks.task import Pair, Task
 from saccade.text.tokenizers import Tokenizer
@@ -22,7 +22,7 @@ from saccade.text.vocab import Vocab
 class LabelTask(Task):
     """A tokenizer for the input and a set of labels for the output."""
 
-    def __init__(self, config: Config, tokenizer: Tokenizer, labels: Vocab):
+    def __init__(self, config: c.Config, tokenizer: Tokenizer, labels: Vocab):
         super().__init__(config)
         self.tokenizer = tokenizer
         self.labels = labels
@@ -32,8 +32,8 @@ class LabelTask(Task):
         return "accuracy"
 
     @classmethod
-    def fit(cls, config: Config, pairs: Callable[[], Iterable[Pair]]) -> Self:
-        assert isinstance(config.task, Classify | Tag)
+    def fit(cls, config: c.Config, pairs: Callable[[], Iterable[Pair]]) -> Self:
+        assert isinstance(config.task, c.Classify | c.Tag)
         counts: Counter[str] = Counter()
 
         def texts() -> Iterable[str]:
@@ -45,7 +45,7 @@ class LabelTask(Task):
         return cls(config, tokenizer, Vocab(counts))
 
     @classmethod
-    def load(cls, config: Config, folder: Path) -> Self:
+    def load(cls, config: c.Config, folder: Path) -> Self:
         return cls(
             config, Tokenizer.load(folder / "tokenizer.json"), Vocab.load(folder / "labels.json")
         )
@@ -54,8 +54,8 @@ class LabelTask(Task):
         self.tokenizer.save(folder / "tokenizer.json")
         self.labels.save(folder / "labels.json")
 
-    def outline(self) -> Network:
-        return outline(self.config, len(self.tokenizer), len(self.labels))
+    def build_meta(self) -> Network:
+        return build_meta(self.config, len(self.tokenizer), len(self.labels))
 
     def epoch(self, corpus: Corpus, number: int) -> Epoch:
         return epoch_of(corpus, self.config.train.batch_tokens, self.config.seed, number)

@@ -12,11 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from saccade.config import Config, RecurrentDecoder
-from saccade.config import LanguageModel as Settings
+from saccade import config as c
 from saccade.data.batches import Array, Batch, Corpus, Stream
 from saccade.errors import ConfigError
-from saccade.models.build import Generator, Network, outline
+from saccade.models.build import Generator, Network, build_meta
 from saccade.nn.loss import Loss
 from saccade.nn.padded import pad
 from saccade.nn.state import detach
@@ -37,11 +36,11 @@ class LanguageModel(GeneratingTask):
     higher_is_better = False
     equal = True  # a state has no padding before its first token
 
-    def __init__(self, config: Config, tokenizer: Tokenizer):
+    def __init__(self, config: c.Config, tokenizer: Tokenizer):
         super().__init__(config)
-        assert isinstance(config.task, Settings)
+        assert isinstance(config.task, c.LanguageModel)
         self.context = config.task.context
-        self.carried = isinstance(config.decoder, RecurrentDecoder)
+        self.carried = isinstance(config.decoder, c.RecurrentDecoder)
         self.tokenizer = tokenizer
 
     @property
@@ -49,15 +48,15 @@ class LanguageModel(GeneratingTask):
         return "perplexity"
 
     @classmethod
-    def fit(cls, config: Config, pairs: Callable[[], Iterable[Pair]]) -> "LanguageModel":
-        assert isinstance(config.task, Settings)
+    def fit(cls, config: c.Config, pairs: Callable[[], Iterable[Pair]]) -> "LanguageModel":
+        assert isinstance(config.task, c.LanguageModel)
         if config.task.vocabulary:
             return cls(config, Tokenizer.load(config.task.vocabulary))
         lines = (source[0] for source, _ in pairs())
         return cls(config, Tokenizer.train(config.task.tokenizer, lines))
 
     @classmethod
-    def load(cls, config: Config, folder: Path) -> "LanguageModel":
+    def load(cls, config: c.Config, folder: Path) -> "LanguageModel":
         return cls(config, Tokenizer.load(folder / "tokenizer.json"))
 
     def save(self, folder: Path) -> None:
@@ -67,8 +66,8 @@ class LanguageModel(GeneratingTask):
         rows = self.tokenizer.encode([source[0] for source, _ in pairs])
         return [], [[*ids, EOS] for ids in rows], []
 
-    def outline(self) -> Network:
-        return outline(self.config, 0, len(self.tokenizer))
+    def build_meta(self) -> Network:
+        return build_meta(self.config, 0, len(self.tokenizer))
 
     def epoch(self, corpus: Corpus, number: int) -> Stream:
         ids = corpus.target.ids

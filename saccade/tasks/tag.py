@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from saccade.config import Decode
+from saccade import config as c
 from saccade.data.batches import Batch, Corpus, in_order
 from saccade.metrics import labels as metrics
 from saccade.models.build import Tagger
@@ -91,7 +91,7 @@ class Tag(LabelTask):
             found.append((sum(log_probs_of(logits, gold)), len(gold)))
         return found
 
-    def _logits(self, network: Tagger, sources: Sequence[Source], decode: Decode) -> list[Tensor]:
+    def _logits(self, network: Tagger, sources: Sequence[Source], decode: c.Decode) -> list[Tensor]:
         """For each source its (words, labels)."""
         cut = self.tokenizer.encode_words(sources)
 

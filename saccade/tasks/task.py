@@ -15,10 +15,10 @@ from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from saccade.config import Config, Decode
+from saccade import config as c
 from saccade.data.batches import Batch, Corpus
 from saccade.decoding.tree import Tree
-from saccade.models.build import Network, filled
+from saccade.models.build import Network, materialize
 from saccade.nn.dropout import uniform
 from saccade.nn.loss import Loss
 from saccade.text.vocab import UNK
@@ -43,15 +43,15 @@ class Query(NamedTuple):
 class Request:
     """What is wanted of a prediction."""
 
-    decode: Decode
+    decode: c.Decode
     nbest: int = 1
     scored: bool = True  # where only the text is wanted, greedy search is faster without
     details: bool = False  # each token's log-probability and alternatives, and the beam's tree
-    others: tuple["Voice", ...] = ()  # to decide together with
-    model: "Voice | None" = None  # a language model to listen to
+    others: tuple["Member", ...] = ()  # to decide together with
+    model: "Member | None" = None  # a language model to listen to
 
 
-class Voice(NamedTuple):
+class Member(NamedTuple):
     """A task and its network, where several speak together."""
 
     task: Any
@@ -91,7 +91,7 @@ class Task(ABC):
 
     higher_is_better: ClassVar[bool] = True
 
-    def __init__(self, config: Config):
+    def __init__(self, config: c.Config):
         self.config = config
 
     @property
@@ -101,12 +101,12 @@ class Task(ABC):
 
     @classmethod
     @abstractmethod
-    def fit(cls, config: Config, pairs: Callable[[], Iterable[Pair]]) -> "Task":
+    def fit(cls, config: c.Config, pairs: Callable[[], Iterable[Pair]]) -> "Task":
         """The task with vocabularies made from the training examples, which may be read twice."""
 
     @classmethod
     @abstractmethod
-    def load(cls, config: Config, folder: Path) -> "Task":
+    def load(cls, config: c.Config, folder: Path) -> "Task":
         """The task with the vocabularies of a run."""
 
     @abstractmethod
@@ -118,12 +118,12 @@ class Task(ABC):
         """Examples as rows of ids."""
 
     @abstractmethod
-    def outline(self) -> Network:
+    def build_meta(self) -> Network:
         """The network of the configuration, without memory: shapes alone."""
 
     def build(self) -> Network:
         """The network of the configuration, with its first weights."""
-        return filled(self.outline(), self.config.seed)
+        return materialize(self.build_meta(), self.config.seed)
 
     @abstractmethod
     def epoch(self, corpus: Corpus, number: int) -> Batches:

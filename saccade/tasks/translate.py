@@ -7,11 +7,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from saccade.config import Config, Decode
-from saccade.config import Translate as Settings
+from saccade import config as c
 from saccade.data.batches import Batch, Corpus, Epoch, epoch_of, in_order
 from saccade.metrics import text as metrics
-from saccade.models.build import Generator, Network, outline
+from saccade.models.build import Generator, Network, build_meta
 from saccade.nn.dropout import uniform
 from saccade.nn.loss import Loss
 from saccade.nn.padded import Padded, pad
@@ -31,9 +30,9 @@ from saccade.text.vocab import BOS, EOS, SEP
 
 
 class Translate(GeneratingTask):
-    def __init__(self, config: Config, source: Tokenizer, target: Tokenizer):
+    def __init__(self, config: c.Config, source: Tokenizer, target: Tokenizer):
         super().__init__(config)
-        assert isinstance(config.task, Settings)
+        assert isinstance(config.task, c.Translate)
         self.settings = config.task
         self.source = source
         self.target = target
@@ -47,9 +46,9 @@ class Translate(GeneratingTask):
         return self.settings.metric in ("bleu", "chrf")
 
     @classmethod
-    def fit(cls, config: Config, pairs: Callable[[], Iterable[Pair]]) -> "Translate":
+    def fit(cls, config: c.Config, pairs: Callable[[], Iterable[Pair]]) -> "Translate":
         settings = config.task
-        assert isinstance(settings, Settings)
+        assert isinstance(settings, c.Translate)
         if settings.joint:
             both = (text for source, target in pairs() for text in (*source, str(target)))
             joint = Tokenizer.train(settings.source, both)
@@ -59,7 +58,7 @@ class Translate(GeneratingTask):
         return cls(config, source, target)
 
     @classmethod
-    def load(cls, config: Config, folder: Path) -> "Translate":
+    def load(cls, config: c.Config, folder: Path) -> "Translate":
         return cls(
             config, Tokenizer.load(folder / "source.json"), Tokenizer.load(folder / "target.json")
         )
@@ -76,8 +75,8 @@ class Translate(GeneratingTask):
             [],
         )
 
-    def outline(self) -> Network:
-        return outline(self.config, len(self.source), len(self.target))
+    def build_meta(self) -> Network:
+        return build_meta(self.config, len(self.source), len(self.target))
 
     def epoch(self, corpus: Corpus, number: int) -> Epoch:
         return epoch_of(corpus, self.config.train.batch_tokens, self.config.seed, number)
@@ -151,7 +150,7 @@ class Translate(GeneratingTask):
             return -1
         return positions_of(self.config.decoder) - 1
 
-    def limit(self, row: Sequence[int], decode: Decode) -> int:
+    def limit(self, row: Sequence[int], decode: c.Decode) -> int:
         return min(super().limit(row, decode), 10 + int(len(row) * decode.max_ratio))
 
     def written(self, row: Sequence[int], tokens: Sequence[int]) -> list[int]:

@@ -20,7 +20,7 @@ from typing import Any, Self, assert_never
 import tokenizers as hf
 from tokenizers import models, trainers
 
-from saccade.config import Tokenizer as Config
+from saccade import config as c
 from saccade.errors import CheckpointError, ConfigError, DataError
 from saccade.text.vocab import BOS, EOS, PAD, SEP, SPECIALS, UNK
 
@@ -43,7 +43,7 @@ _CHUNK = re.compile(rf" ?[^\s{_MARKS}]+| ?[{_MARKS}]+|\s+(?!\S)|\s")
 class Tokenizer:
     """A trained tokenizer. Ids 0 to 4 are SPECIALS, and no text ever yields one of them but UNK."""
 
-    def __init__(self, config: Config, model: hf.Tokenizer) -> None:
+    def __init__(self, config: c.Tokenizer, model: hf.Tokenizer) -> None:
         self.config = config
         self._hf = model
         self._ids: dict[str, int] = model.get_vocab()
@@ -54,7 +54,7 @@ class Tokenizer:
         self._pieces[: len(SPECIALS)] = SPECIALS
 
     @classmethod
-    def train(cls, config: Config, lines: Iterable[str]) -> Self:
+    def train(cls, config: c.Tokenizer, lines: Iterable[str]) -> Self:
         """A tokenizer with the vocabulary of `lines`, which are read once and not kept.
 
         Words (word) or characters (char, bpe, unigram) rarer than `min_count` are UNK, and so are
@@ -97,7 +97,7 @@ class Tokenizer:
         """The tokenizer that `save` wrote."""
         try:
             content = json.loads(Path(path).read_text(encoding="utf-8"))
-            config = Config.model_validate(content["saccade"])
+            config = c.Tokenizer.model_validate(content["saccade"])
             return cls(config, hf.Tokenizer.from_str(json.dumps(content["tokenizer"])))
         except Exception as error:  # HF raises no narrower class
             raise CheckpointError(f"{path}: no readable tokenizer: {error}") from None
@@ -185,7 +185,7 @@ class Tokenizer:
                 assert_never(self.config.kind)
 
 
-def _units(config: Config, text: str) -> list[str] | str:
+def _units(config: c.Tokenizer, text: str) -> list[str] | str:
     """What `text` is cut into without any training: words, each with its blank, or characters."""
     if not text.isascii():  # JSON can hold half a surrogate pair, UTF-8 cannot
         text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
@@ -208,7 +208,7 @@ def _units(config: Config, text: str) -> list[str] | str:
             assert_never(config.kind)
 
 
-def alphabet(config: Config, text: str) -> Sequence[str]:
+def alphabet(config: c.Tokenizer, text: str) -> Sequence[str]:
     """What `text` has that a vocabulary can lack: words (word), characters, or nothing (bytes)."""
     if config.kind == "bytes":
         return ""
@@ -229,7 +229,9 @@ class _Apart(dict[int, str]):
 _APART = _Apart()
 
 
-def _train(config: Config, stream: Iterator[Sequence[str]], counts: Counter[str]) -> dict[str, Any]:
+def _train(
+    config: c.Tokenizer, stream: Iterator[Sequence[str]], counts: Counter[str]
+) -> dict[str, Any]:
     """What HF learns from the stream, as in its JSON; nothing where counting is all there is."""
     size = config.size - len(SPECIALS)
     match config.kind:
@@ -265,8 +267,8 @@ def _train(config: Config, stream: Iterator[Sequence[str]], counts: Counter[str]
 _BYTES = [chr(byte) for byte in range(256)]
 
 
-def _model(config: Config, alphabet: list[str], trained: dict[str, Any]) -> models.Model:
-    """The HF model: the specials, the alphabet, and the learned pieces that it can spell."""
+def _model(config: c.Tokenizer, alphabet: list[str], trained: dict[str, Any]) -> models.Model:
+    """The HF model: the specials, the alphabet, and the learned pieces that it can stream_text."""
     match config.kind:
         case "word" | "char":
             return models.WordLevel(_number([*_HIDDEN, *alphabet]), unk_token=_HIDDEN[UNK])
@@ -287,7 +289,7 @@ def _model(config: Config, alphabet: list[str], trained: dict[str, Any]) -> mode
 
 
 def _number(pieces: list[str]) -> dict[str, int]:
-    # Two merges may spell the same piece, which has one id.
+    # Two merges may stream_text the same piece, which has one id.
     return {piece: i for i, piece in enumerate(dict.fromkeys(pieces))}
 
 

@@ -11,10 +11,10 @@ import torch
 
 from saccade.data.batches import Corpus, Epoch, Stream
 from saccade.errors import TrainingError
-from saccade.nn.dropout import Part, part_of
-from saccade.tasks.prepare import whereabouts
+from saccade.nn.dropout import RowSlice, slice_of
+from saccade.runs import files
+from saccade.setup.prepare import whereabouts
 from saccade.tasks.task import Pair
-from saccade.training import checkpoint as disk
 from saccade.training.events import Evaluated, Event, Finished, Noticed, Saved, Skipped, StepDone
 from saccade.training.loader import Loader
 from saccade.training.stop import Interrupted, Stop
@@ -147,7 +147,7 @@ def _train(
                 with stop.saving(), to_disk(trainer.folder):
                     if best:
                         model = trainer.folder / "model.safetensors"
-                        disk.save_weights(model, trainer.predicting())
+                        files.save_weights(model, trainer.predicting())
                 at.seconds = perf_counter() - began
                 since += perf_counter() - paused  # the speed is that of training
                 yield Evaluated(at.step, scores, best, at.seconds)
@@ -195,7 +195,7 @@ def suspects(trainer: Trainer, loader: Loader, epoch: int, index: int) -> str:
         words = 0 if batch.words is None else int(batch.words.max()) + 1
         for i, row in enumerate(own):
             one = batch_rows(batch, torch.tensor([i])).to(trainer.device)
-            with torch.no_grad(), part_of(Part(i, i + 1, len(own), words)):
+            with torch.no_grad(), slice_of(RowSlice(i, i + 1, len(own), words)):
                 loss, _ = trainer.task.loss(trainer.network, one, None, 1.0)
             guilty += [] if bool(loss.nll.isfinite()) else [row]
         rows += own
@@ -228,10 +228,10 @@ def finish(trainer: Trainer) -> list[str]:
     config, model = trainer.config, trainer.folder / "model.safetensors"
     problems: list[str] = []
     if config.average_checkpoints > 1:
-        mean, problems = disk.mean_of(trainer.averaged())
-        disk.save_weights(model, mean)
+        mean, problems = files.mean_of(trainer.averaged())
+        files.save_weights(model, mean)
     elif not model.exists():  # nothing was ever evaluated
-        disk.save_weights(model, trainer.predicting())
-    disk.load_weights(model, trainer.network)
+        files.save_weights(model, trainer.predicting())
+    files.load_weights(model, trainer.network)
     trainer.network.eval()
     return problems

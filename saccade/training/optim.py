@@ -6,10 +6,10 @@ from math import cos, pi, sqrt
 import torch
 from torch import Tensor, nn
 
-from saccade.config import Train
+from saccade import config as c
 
 
-def build_optimizer(network: nn.Module, train: Train) -> torch.optim.Optimizer:
+def build_optimizer(network: nn.Module, train: c.Train) -> torch.optim.Optimizer:
     """The optimiser, with weight decay on matrices only."""
     parameters = list(network.parameters())
     groups = [
@@ -26,7 +26,7 @@ def build_optimizer(network: nn.Module, train: Train) -> torch.optim.Optimizer:
             return torch.optim.SGD(groups, lr=train.rate, momentum=train.momentum, fused=fused)
 
 
-def rate_at(train: Train, step: int, progress: float, plateau: float) -> float:
+def rate_at(train: c.Train, step: int, progress: float, plateau: float) -> float:
     """The learning rate of step 1, 2, ...; `progress` towards the end fits it to any limit.
 
     The warm-up never takes more than a tenth of the run. `plateau` is the factor that evaluations

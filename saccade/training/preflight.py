@@ -19,9 +19,9 @@ from torch import Tensor
 from saccade.data.batches import Batch, Epoch
 from saccade.data.lines import Example
 from saccade.errors import TrainingError
-from saccade.tasks.prepare import Prepared, in_memory
+from saccade.runs import files
+from saccade.setup.prepare import Prepared, in_memory
 from saccade.tasks.task import Batches, Pair, Query, Request
-from saccade.training import checkpoint as disk
 from saccade.training.events import Event, Noticed
 from saccade.training.stop import Stop
 from saccade.training.trainer import EVALUATING, Trainer, to_disk, within_memory
@@ -52,10 +52,10 @@ def preflight(trainer: Trainer, ready: Prepared, stop: Stop) -> Iterator[Event]:
     late = [] if in_time(began + MOST, try_batch) else ["the largest batch"]
     if wanted == "auto" and seconds < LONG:
         return
-    files = as_large_as_any(trainer)
-    size = refuse_small_disk(trainer, files)
+    parts = as_large_as_any(trainer)
+    size = refuse_small_disk(trainer, parts)
     try:
-        late += [] if in_time(began + MOST, lambda: try_disk(trainer, files)) else ["a checkpoint"]
+        late += [] if in_time(began + MOST, lambda: try_disk(trainer, parts)) else ["a checkpoint"]
     finally:
         shutil.rmtree(trainer.folder / "preflight", ignore_errors=True)
     try:
@@ -125,32 +125,32 @@ def try_dev(trainer: Trainer, pairs: Sequence[Pair], stop: Stop) -> None:
 
 def as_large_as_any(trainer: Trainer) -> Files:
     """The tensors of a checkpoint, by file, before the optimiser has any state."""
-    weights, slots = disk.weights_of(trainer.network), {"adamw": 2, "sgd": 1}
-    files: Files = {"model": weights, "training": {}}
+    weights, slots = files.weights_of(trainer.network), {"adamw": 2, "sgd": 1}
+    parts: Files = {"model": weights, "training": {}}
     for i in range(slots[trainer.config.optimizer]):
-        files["training"] |= {f"{i}.{name}": tensor for name, tensor in weights.items()}
+        parts["training"] |= {f"{i}.{name}": tensor for name, tensor in weights.items()}
     if trainer.average is not None:
-        files["raw"] = weights
-    return files
+        parts["raw"] = weights
+    return parts
 
 
-def try_disk(trainer: Trainer, files: Files) -> None:
+def try_disk(trainer: Trainer, parts: Files) -> None:
     """Write a checkpoint and read it back."""
     folder = trainer.folder / "preflight"
     with to_disk(trainer.folder):
         shutil.rmtree(folder, ignore_errors=True)
-        problem = disk.defect(disk.save_checkpoint(folder, 0, files, {}))
+        problem = files.defect(files.save_checkpoint(folder, 0, parts, {}))
     if problem:
         raise TrainingError(
             f"{folder}: a checkpoint was not read back as it was written: {problem}"
         )
 
 
-def refuse_small_disk(trainer: Trainer, files: Files) -> int:
+def refuse_small_disk(trainer: Trainer, parts: Files) -> int:
     """The bytes of a checkpoint; TrainingError if the disk has no room for all that are kept."""
-    size = sum(t.numel() * t.element_size() for tensors in files.values() for t in tensors.values())
+    size = sum(t.numel() * t.element_size() for tensors in parts.values() for t in tensors.values())
     many = max(trainer.config.keep, trainer.config.average_checkpoints)
-    there = len(disk.checkpoints(trainer.folder / "checkpoints"))
+    there = len(files.checkpoints(trainer.folder / "checkpoints"))
     needed = size * (max(many - there, 0) + 2)  # one is written before the oldest is removed
     free = shutil.disk_usage(trainer.folder).free
     if free < needed:

@@ -16,16 +16,16 @@ import torch
 from pydantic import Field, TypeAdapter, ValidationError
 from torch import Tensor
 
-from saccade.config import Train
+from saccade import config as c
 from saccade.data.batches import Batch, Corpus
 from saccade.errors import CheckpointError, TrainingError
 from saccade.models.build import Network
-from saccade.nn.dropout import Part, part_of
+from saccade.nn.dropout import RowSlice, slice_of
 from saccade.nn.padded import Padded
 from saccade.nn.state import leaves, select, with_leaves
+from saccade.runs import files
+from saccade.runs.machine import autocast, choose_precision, out_of_memory, seed_all
 from saccade.tasks.task import Pair, Task, device_of
-from saccade.training import checkpoint as disk
-from saccade.training.machine import autocast, choose_precision, out_of_memory, seed_all
 from saccade.training.optim import MovingAverage, build_optimizer, rate_at, scale_gradients
 from saccade.training.stop import Interrupted, Stop
 
@@ -61,7 +61,7 @@ POSITION = TypeAdapter(Position)
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class StepResult:
     """What a step has found."""
 
     nll: Tensor
@@ -76,7 +76,7 @@ class Trainer:
 
     def __init__(self, task: Task, network: Network, folder: Path):
         self.task, self.network, self.folder = task, network, folder
-        self.config: Train = task.config.train
+        self.config: c.Train = task.config.train
         self.device = device_of(network)
         self.dtype = choose_precision(self.config, self.device)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.dtype == torch.float16)
@@ -94,7 +94,9 @@ class Trainer:
 
     # --- one step ---------------------------------------------------------------------------------
 
-    def step(self, batches: Sequence[Batch], progress: float, stop: Stop | None = None) -> Done:
+    def step(
+        self, batches: Sequence[Batch], progress: float, stop: Stop | None = None
+    ) -> StepResult:
         """One update from some batches' summed gradients; Interrupted leaves no trace of it."""
         at, stop = self.at, stop or Stop()
         rate = rate_at(self.config, at.step + 1, progress, at.plateau) * at.slow
@@ -120,7 +122,7 @@ class Trainer:
         else:
             at.bad += not searching
             at.skipped += 1
-        return Done(nll, count, norm, rate, finite)
+        return StepResult(nll, count, norm, rate, finite)
 
     def gradients(
         self, batches: Sequence[Batch], progress: float, stop: Stop | None = None
@@ -172,7 +174,7 @@ class Trainer:
                 if before is not None:
                     set_random_state(before, self.device)
                     carry = None if carried is None else select(carried, rows.to(self.device))
-                with part_of(piece if len(pieces) > 1 else None):
+                with slice_of(piece if len(pieces) > 1 else None):
                     with autocast(self.device, self.dtype):
                         loss, carry = self.task.loss(
                             self.network, some.to(self.device), carry, progress
@@ -185,15 +187,15 @@ class Trainer:
             carried = joined(carries)
         return nll, count, carried
 
-    def _pieces(self, batch: Batch) -> list[Part]:
+    def _pieces(self, batch: Batch) -> list[RowSlice]:
         """The batch whole, or cut so that no piece is as large as what did not fit."""
         rows, cuts = batch.target.values.size(0), 1
         words = 0 if batch.words is None else int(batch.words.max()) + 1
         if self.room is not None:
-            while cuts < rows and size_of(batch, Part(0, -(-rows // cuts), rows)) >= self.room:
+            while cuts < rows and size_of(batch, RowSlice(0, -(-rows // cuts), rows)) >= self.room:
                 cuts *= 2
         length = -(-rows // min(cuts, rows))
-        return [Part(i, min(i + length, rows), rows, words) for i in range(0, rows, length)]
+        return [RowSlice(i, min(i + length, rows), rows, words) for i in range(0, rows, length)]
 
     # --- evaluation -------------------------------------------------------------------------------
 
@@ -221,7 +223,7 @@ class Trainer:
 
     def predicting(self) -> dict[str, Tensor]:
         """The weights that would predict."""
-        weights = disk.weights_of(self.network)
+        weights = files.weights_of(self.network)
         if self.average is None:
             return weights
         return dict(zip(weights, self.average.weights, strict=True))
@@ -256,8 +258,8 @@ class Trainer:
         state["config"] = self.task.config.model_dump(mode="json", exclude_none=True)
         with to_disk(self.folder):
             folder = self.folder / "checkpoints"
-            path = disk.save_checkpoint(folder, at.step, self.tensors(), state)
-        disk.remove_checkpoints(folder, [path, *map(self._checkpoint, self._kept())])
+            path = files.save_checkpoint(folder, at.step, self.tensors(), state)
+        files.remove_checkpoints(folder, [path, *map(self._checkpoint, self._kept())])
         return path
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:
@@ -265,10 +267,10 @@ class Trainer:
         tensors = {f"carry.{i}": tensor for i, tensor in enumerate(leaves(self.carry))}
         for i, slots in self.optimizer.state_dict()["state"].items():
             tensors |= {f"optimizer.{i}.{name}": tensor for name, tensor in slots.items()}
-        files = {"model": self.predicting(), "training": tensors}
+        parts = {"model": self.predicting(), "training": tensors}
         if self.average is not None:
-            files["raw"] = disk.weights_of(self.network)
-        return files
+            parts["raw"] = files.weights_of(self.network)
+        return parts
 
     def _kept(self) -> list[int]:
         train, at = self.config, self.at
@@ -292,28 +294,28 @@ class Trainer:
         slow = then.slow * SLOWER
         if slow < SLOWER**TIMES:
             return None
-        sound = [path for path in map(self._checkpoint, then.saved) if disk.defect(path) is None]
+        sound = [path for path in map(self._checkpoint, then.saved) if files.defect(path) is None]
         if sound:
             self.restore(sound[-1])
         else:
-            disk.copy_weights(disk.weights_of(self.task.build()), self.network, self.folder)
+            files.copy_weights(files.weights_of(self.task.build()), self.network, self.folder)
             self.begin()
         at, folder = self.at, self.folder / "checkpoints"
-        earlier = [path for path in disk.checkpoints(folder) if disk.step_of(path) <= at.step]
-        disk.remove_checkpoints(folder, earlier if sound else [])  # what is later is no more
+        earlier = [path for path in files.checkpoints(folder) if files.step_of(path) <= at.step]
+        files.remove_checkpoints(folder, earlier if sound else [])  # what is later is no more
         at.slow, at.skipped, at.seconds = slow, then.skipped, then.seconds
         at.best = max(at.best, then.best)  # model.safetensors still holds it
         return at.step
 
     def restore(self, path: Path) -> None:
         """Stand where a checkpoint stood."""
-        state = disk.read_json(path / "state.json")
+        state = files.read_json(path / "state.json")
         self.begin()
         raw = path / "raw.safetensors"
-        disk.load_weights(raw if self.average else path / "model.safetensors", self.network)
+        files.load_weights(raw if self.average else path / "model.safetensors", self.network)
         try:
             if self.average is not None:
-                disk.load_into(path / "model.safetensors", self.predicting())
+                files.load_into(path / "model.safetensors", self.predicting())
             self.scaler.load_state_dict(dict(state["scaler"]))
             self.at = POSITION.validate_python(state)
             self._restore_tensors(path / "training.safetensors")
@@ -325,7 +327,7 @@ class Trainer:
         """Take over the optimiser's state and what is carried, tensor by tensor."""
         order = [p for group in self.optimizer.param_groups for p in group["params"]]
         form = leaves(self.task.carry(self.network, 1))
-        for key, entry in disk.read_header(path).tensors.items():  # all of them before any is read
+        for key, entry in files.read_header(path).tensors.items():  # all of them before any is read
             kind, number, *name = key.split(".")
             known = order if kind == "optimizer" else form
             if kind not in ("optimizer", "carry") or not 0 <= int(number) < len(known):
@@ -335,12 +337,12 @@ class Trainer:
                 fits = not name and shape[1:] == own.shape[1:] and shape[:1] > (0,)
             else:
                 fits = len(name) == 1 and shape == (() if name == ["step"] else own.shape)
-                fits = fits and entry["dtype"] == disk.DTYPES[own.dtype]
+                fits = fits and entry["dtype"] == files.DTYPES[own.dtype]
             if not fits:
                 raise ValueError(f"'{key[:200]}' is {entry['dtype']} {str(shape)[:200]}")
         slots: dict[int, dict[str, Tensor]] = {}
         carried: dict[int, Tensor] = {}
-        for key, tensor in disk.tensors_in(path):
+        for key, tensor in files.tensors_in(path):
             kind, number, *name = key.split(".")
             if kind == "carry":
                 carried[int(number)] = tensor.to(self.device)
@@ -387,14 +389,14 @@ def within_memory(folder: Path, work: str, advice: str) -> Iterator[None]:
 
 def left_in(folder: Path) -> str:
     """What a run can go on from."""
-    path, _ = disk.latest_checkpoint(folder / "checkpoints")
+    path, _ = files.latest_checkpoint(folder / "checkpoints")
     return f"{path.name} is sound" if path else "there is no checkpoint yet"
 
 
 # --- parts of batches -----------------------------------------------------------------------------
 
 
-def size_of(batch: Batch, part: Part) -> int:
+def size_of(batch: Batch, part: RowSlice) -> int:
     """How many positions some rows of a batch have, padding included."""
     width = batch.target.values.size(1)
     width += 0 if batch.source is None else batch.source.values.size(1)

@@ -97,7 +97,7 @@ def test_every_task_goes_from_raw_file_to_prediction(task: str, tmp_path: Path, 
 
 
 def test_the_shape_of_the_file_chooses_the_task(tmp_path: Path, call) -> None:
-    from saccade.training.run import read_config
+    from saccade.runs.run import read_config
 
     for task in ("model", "classify", "tag", "translate"):
         out = tmp_path / task

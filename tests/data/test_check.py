@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from saccade.check.characters import visible
+from saccade.check.doctor import check
+from saccade.check.findings import KEPT, Finding, table, together
 from saccade.config import Classify, Data, LanguageModel, Tag, Task, Translate
-from saccade.data.characters import visible
-from saccade.data.check import check
-from saccade.data.findings import KEPT, Finding, table, together
 
 TASKS: dict[str, Task] = {
     "model": LanguageModel(),

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from saccade.check.doctor import check
+from saccade.check.findings import Finding
 from saccade.config import Data
-from saccade.data.check import check
-from saccade.data.findings import Finding
 from saccade.data.lines import Defect
 from saccade.data.shapes import shape
 from saccade.data.sources import examples, read
-from saccade.tasks.choose import gather, understand
+from saccade.setup.choose import gather, task_and_data
 
 BESIDE = Path(__file__).resolve().parents[3] / "shared" / "data"
 ROOT = Path(os.environ.get("SACCADE_DATA", BESIDE))
@@ -113,7 +113,7 @@ def test_a_file_with_a_header_is_read_by_its_names():
 
 def wrong(train: list[str], dev: list[str]) -> list[Finding]:
     paths = [[str(ROOT / name) for name in names] for names in (train, dev)]
-    task, data = understand(*gather(paths[0], dev=paths[1] or None))
+    task, data = task_and_data(*gather(paths[0], dev=paths[1] or None))
     return [one for one in check(data, task) if one.level != "info"]
 
 

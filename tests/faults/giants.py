@@ -14,9 +14,9 @@ import numpy as np
 import torch
 
 from saccade.data.batches import LONGEST
-from saccade.tasks.prepare import load_task
-from saccade.training import checkpoint as disk
-from saccade.training.folder import read_config
+from saccade.runs import files
+from saccade.runs.folder import read_config
+from saccade.setup.prepare import load_task
 from tests.faults.memory import GOLDEN, MB
 
 Harm = Callable[[Path], None]
@@ -25,14 +25,14 @@ MANY = 10 * MB  # ids, or lines
 
 
 def the_checkpoint(run: Path) -> Path:
-    return disk.checkpoints(run / "checkpoints")[-1]
+    return files.checkpoints(run / "checkpoints")[-1]
 
 
 def sealed(folder: Path, step: int) -> None:
     """An enemy can count, too: a manifest that fits what was changed."""
-    files = {path.name: (path.stat().st_size, disk.digest(path))
-             for path in folder.iterdir() if path.name != disk.MANIFEST}  # fmt: skip
-    disk.write_manifest(folder, files, step)
+    files = {path.name: (path.stat().st_size, files.digest(path))
+             for path in folder.iterdir() if path.name != files.MANIFEST}  # fmt: skip
+    files.write_manifest(folder, files, step)
 
 
 def make_large(run: Path) -> None:
@@ -43,15 +43,15 @@ def make_large(run: Path) -> None:
         text = path.read_text().replace("dim = 16", f"dim = {DIM}")
         text = text.replace('"dim": 16', f'"dim": {DIM}')
         path.write_text(text.replace("steps = 150", "steps = 151"))
-    network = load_task(read_config(run), run).outline()
+    network = load_task(read_config(run), run).build_meta()
     weights = {name: torch.full(p.shape, 0.01) for name, p in network.named_parameters()}
     order = sorted(weights.values(), key=lambda weight: weight.dim() <= 1)  # as the optimiser has
     moments = {f"optimizer.{i}.{name}": weight for i, weight in enumerate(order)
                for name in ("exp_avg", "exp_avg_sq")}  # fmt: skip
     moments |= {f"optimizer.{i}.step": torch.tensor(150.0) for i in range(len(order))}
-    disk.save_weights(run / "model.safetensors", weights)
+    files.save_weights(run / "model.safetensors", weights)
     for name, tensors in (("model", weights), ("raw", weights), ("training", moments)):
-        disk.write_tensors(step / f"{name}.safetensors", tensors)
+        files.write_tensors(step / f"{name}.safetensors", tensors)
     sealed(step, 150)
 
 
@@ -81,28 +81,28 @@ def weights_cut_short(run: Path) -> None:
 
 def weights_in_half_precision(run: Path) -> None:
     path = run / "model.safetensors"
-    disk.save_weights(path, {n: t.half() for n, t in disk.read_tensors(path).items()})
+    files.save_weights(path, {n: t.half() for n, t in files.read_tensors(path).items()})
 
 
 def weights_with_one_too_many(run: Path) -> None:
     path = run / "model.safetensors"
     more = {"more": torch.ones(5 * MB)}
-    disk.save_weights(path, disk.read_tensors(path) | more)
+    files.save_weights(path, files.read_tensors(path) | more)
 
 
 def weights_with_a_deep_header(run: Path) -> None:
-    text = b'{"a":' * ((disk.HEADER - 8) // 5)
+    text = b'{"a":' * ((files.HEADER - 8) // 5)
     (run / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + bytes(20 * MB))
 
 
 def weights_with_a_wide_header(run: Path) -> None:
-    text = json.dumps({"__metadata__": {"a": wide(disk.HEADER - 99)}}, ensure_ascii=False).encode()
+    text = json.dumps({"__metadata__": {"a": wide(files.HEADER - 99)}}, ensure_ascii=False).encode()
     (run / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text)
 
 
 def weights_with_many_names(run: Path) -> None:
     entry = '"{:x}":{{"dtype":"F32","shape":[0],"data_offsets":[0,0]}}'
-    count = disk.TENSORS
+    count = files.TENSORS
     text = "{" + ",".join(entry.format(i) for i in range(count)) + "}"
     (run / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text.encode())
 
@@ -121,12 +121,12 @@ def config_of_megabytes(run: Path) -> None:
 
 def config_of_many_values(run: Path) -> None:
     text = (run / "config.toml").read_text()
-    room = disk.LARGEST["config.toml"] - len(text) - 64
+    room = files.LARGEST["config.toml"] - len(text) - 64
     (run / "config.toml").write_text(f"x = {crowd(room)}\n{text}")
 
 
 def vocabulary_of_megabytes(run: Path) -> None:
-    (run / "tokenizer.json").write_text('{"saccade": ' + crowd(disk.VOCABULARY) + "}")
+    (run / "tokenizer.json").write_text('{"saccade": ' + crowd(files.VOCABULARY) + "}")
 
 
 def vocabulary_of_values(run: Path) -> None:
@@ -134,7 +134,7 @@ def vocabulary_of_values(run: Path) -> None:
 
 
 def vocabulary_of_one_text(run: Path) -> None:
-    text = json.dumps({"saccade": wide(disk.VOCABULARY - 64)}, ensure_ascii=False)
+    text = json.dumps({"saccade": wide(files.VOCABULARY - 64)}, ensure_ascii=False)
     (run / "tokenizer.json").write_text(text)
 
 
@@ -155,9 +155,9 @@ def vocabulary_with_all_that_is_allowed(run: Path) -> None:
 
 def retrained(run: Path, change: Callable[[dict[str, Any]], None], name: str = "training") -> None:
     path = the_checkpoint(run) / f"{name}.safetensors"
-    tensors = disk.read_tensors(path)
+    tensors = files.read_tensors(path)
     change(tensors)
-    disk.write_tensors(path, tensors)
+    files.write_tensors(path, tensors)
     sealed(path.parent, 150)
 
 
@@ -186,7 +186,7 @@ def training_in_double_precision(run: Path) -> None:
 
 def checkpoint_with_a_wrong_hash(run: Path) -> None:
     path = the_checkpoint(run) / "model.safetensors"
-    disk.write_tensors(path, disk.read_tensors(path), {"sha256": "0" * 64})
+    files.write_tensors(path, files.read_tensors(path), {"sha256": "0" * 64})
     sealed(path.parent, 150)
 
 
@@ -195,7 +195,7 @@ def checkpoint_with_one_too_many(run: Path) -> None:
 
 
 def manifest_of_many_values(run: Path) -> None:
-    (the_checkpoint(run) / disk.MANIFEST).write_text(crowd(disk.LARGEST[disk.MANIFEST]))
+    (the_checkpoint(run) / files.MANIFEST).write_text(crowd(files.LARGEST[files.MANIFEST]))
 
 
 def state_of_megabytes(run: Path) -> None:
@@ -206,13 +206,15 @@ def state_of_megabytes(run: Path) -> None:
 
 def state_of_many_values(run: Path) -> None:
     folder = the_checkpoint(run)
-    (folder / "state.json").write_text('{"config": ' + crowd(disk.LARGEST["state.json"] - 64) + "}")
+    (folder / "state.json").write_text(
+        '{"config": ' + crowd(files.LARGEST["state.json"] - 64) + "}"
+    )
     sealed(folder, 150)
 
 
 def state_of_one_text(run: Path) -> None:
     folder = the_checkpoint(run)
-    text = json.dumps({"config": wide(disk.LARGEST["state.json"] - 64)}, ensure_ascii=False)
+    text = json.dumps({"config": wide(files.LARGEST["state.json"] - 64)}, ensure_ascii=False)
     (folder / "state.json").write_text(text)
     sealed(folder, 150)
 

@@ -174,7 +174,7 @@ def load(run: Path) -> None:
 
 
 def resume(run: Path) -> None:
-    from saccade.training.run import resume as go_on
+    from saccade.training.session import resume as go_on
 
     for _ in go_on(run):
         pass
@@ -194,15 +194,15 @@ def verify(run: Path) -> None:
 
 def restore(run: Path) -> None:
     """Read a checkpoint into a network that is there already."""
-    from saccade.models.build import filled
-    from saccade.tasks.prepare import load_task
-    from saccade.training import checkpoint as disk
-    from saccade.training.folder import read_config
+    from saccade.models.build import materialize
+    from saccade.runs import files
+    from saccade.runs.folder import read_config
+    from saccade.setup.prepare import load_task
     from saccade.training.trainer import Trainer
 
     task = load_task(read_config(run), run)
-    trainer = Trainer(task, filled(task.outline(), 1), run)
-    outcome = measured(trainer.restore, disk.checkpoints(run / "checkpoints")[-1])
+    trainer = Trainer(task, materialize(task.build_meta(), 1), run)
+    outcome = measured(trainer.restore, files.checkpoints(run / "checkpoints")[-1])
     assert not outcome.error, outcome
     raise ArithmeticError(outcome.peak)  # a number that is handed over
 

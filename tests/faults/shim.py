@@ -6,13 +6,13 @@ import shutil
 from collections.abc import Callable
 from typing import Any
 
-from saccade.training import checkpoint
+from saccade.runs import files as checkpoint
 
 CALLS = ("open", "write", "fsync", "close", "replace", "mkdir", "ftruncate")
 
 
 class Shim:
-    """Stands where `os` and `shutil` stood in `saccade.training.checkpoint`, or in another."""
+    """Stands where `os` and `shutil` stood in `saccade.runs.files`, or in another."""
 
     def __init__(
         self,

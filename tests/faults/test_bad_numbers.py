@@ -11,13 +11,13 @@ import torch
 from saccade.config import parse
 from saccade.data.batches import collate
 from saccade.errors import TrainingError
-from saccade.tasks.prepare import prepare
+from saccade.runs import files
+from saccade.setup.prepare import prepare
 from saccade.tasks.translate import Translate
-from saccade.training import checkpoint as disk
 from saccade.training import loop
 from saccade.training.events import Evaluated, Noticed, Saved, Skipped
 from saccade.training.optim import scale_gradients
-from saccade.training.run import resume, start
+from saccade.training.session import resume, start
 from saccade.training.stop import Stop
 from saccade.training.trainer import Trainer
 from tests.faults.conftest import Small
@@ -64,15 +64,15 @@ def test_a_step_that_is_not_finite_never_reaches_the_weights(
     spoil(monkeypatch, kind, lambda trainer: trainer.at.step in (4, 7, 8))
     events = run_through(config, tmp_path / "run")
     assert [(e.step, e.total) for e in events if isinstance(e, Skipped)] == [(5, 1), (8, 2), (9, 3)]
-    for path in disk.checkpoints(tmp_path / "run" / "checkpoints"):
+    for path in files.checkpoints(tmp_path / "run" / "checkpoints"):
         for file in path.glob("*.safetensors"):
-            assert all(t.isfinite().all() for t in disk.read_tensors(file).values())
+            assert all(t.isfinite().all() for t in files.read_tensors(file).values())
     ready, before = prepare(config, tmp_path / "run"), None
     trainer = Trainer(ready.task, ready.task.build(), tmp_path)
     trainer.at.step = 4
-    before = {name: weight.clone() for name, weight in disk.weights_of(trainer.network).items()}
+    before = {name: weight.clone() for name, weight in files.weights_of(trainer.network).items()}
     trainer.step(loop.Loader(ready.task, ready.train).take(0, 0, 1), 0.5)
-    assert all(torch.equal(before[n], w) for n, w in disk.weights_of(trainer.network).items())
+    assert all(torch.equal(before[n], w) for n, w in files.weights_of(trainer.network).items())
     assert trainer.at.bad == 1
 
 
@@ -131,7 +131,7 @@ def test_going_back_keeps_the_best_checkpoints_for_their_mean(
     said = ""
     for event in start(config, folder):
         if isinstance(event, Saved):
-            each[event.step] = disk.read_tensors(event.path / "model.safetensors")
+            each[event.step] = files.read_tensors(event.path / "model.safetensors")
         said += f"{event.text}\n" if isinstance(event, Noticed) else ""
     assert "back to step 10" in said
     assert "left out" not in said
@@ -158,7 +158,7 @@ def test_going_back_passes_over_what_is_damaged_and_keeps_the_best(
                 damaged = folder / "checkpoints" / "step-00000006" / "model.safetensors"
                 damaged.write_bytes(b"?")
             case Noticed() if "back to step 3" in event.text:
-                saves = [disk.step_of(path) for path in disk.checkpoints(folder / "checkpoints")]
+                saves = [files.step_of(path) for path in files.checkpoints(folder / "checkpoints")]
     assert saves == [3]  # what is later is no more
     assert event.step == 12
     assert all(torch.equal(weight, best[name]) for name, weight in weights(folder).items())
@@ -218,7 +218,7 @@ def test_a_batch_that_does_not_fit_is_cut_with_the_same_result(
         for i in range(0, 4, 2):
             if i < len(loader.epoch(0)):
                 done = trainer.step(loader.take(0, i, 2), 0.5)
-        found.append((disk.weights_of(trainer.network), float(done.nll), done.count))
+        found.append((files.weights_of(trainer.network), float(done.nll), done.count))
         assert (trainer.room is None) == (most > 1000)
     one, nll, count = found[0]
     for other, nll_cut, count_cut in found[1:]:
@@ -260,7 +260,7 @@ OUT = RuntimeError("[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can
         (torch.optim.AdamW, "step", 1, "off", "train.batch_tokens"),
         (Translate, "evaluate", 1, "on", "decode.batch_tokens"),
         (Translate, "predict", 1, "on", "decode.batch_tokens"),
-        (disk, "mean_of", 1, "off", "free memory"),
+        (files, "mean_of", 1, "off", "free memory"),
     ],
 )
 def test_where_nothing_can_be_cut_training_ends_with_a_line_and_goes_on_later(

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from saccade.data.check import check
-from saccade.data.findings import Finding
-from saccade.tasks.choose import gather, understand
+from saccade.check.doctor import check
+from saccade.check.findings import Finding
+from saccade.setup.choose import gather, task_and_data
 from tests.faults.corpora import CORPORA, Files, columns, write
 
 AT = 119  # the row that is spoilt: line 120
 
 
 def found(train: list[str], dev: list[str], task: str | None = None) -> list[Finding]:
-    settings, data = understand(*gather(train, task=task, dev=dev or None))
+    settings, data = task_and_data(*gather(train, task=task, dev=dev or None))
     return list(check(data, settings))
 
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from saccade.errors import CheckpointError, TrainingError
-from saccade.training import folder as folders
+from saccade.runs import folder as folders
 from saccade.training.report import show
-from saccade.training.run import resume, start
+from saccade.training.session import resume, start
 from tests.faults.processes import Server
 from tests.faults.shim import Shim
 from tests.faults.test_hostile import GOLDEN

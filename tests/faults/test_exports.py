@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 import saccade
+from saccade.engines import ctranslate2 as fast
+from saccade.engines.export import digest, is_export
 from saccade.errors import ConfigError
-from saccade.models.export import digest, is_export
-from saccade.tasks import fast
 from tests.faults.memory import GOLDEN
 from tests.faults.test_hostile import DEEP
 

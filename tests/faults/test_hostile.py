@@ -17,8 +17,8 @@ import torch
 
 import saccade
 from saccade.errors import CheckpointError
-from saccade.training import checkpoint as disk
-from saccade.training.run import resume
+from saccade.runs import files
+from saccade.training.session import resume
 from saccade.verify import verify
 from tests.faults import giants
 from tests.faults.giants import sealed, the_checkpoint
@@ -189,15 +189,15 @@ LOADED: list[Mutation] = [
 
 
 def odd_manifest(run: Path, numbers: random.Random) -> None:
-    file = the_checkpoint(run) / disk.MANIFEST
+    file = the_checkpoint(run) / files.MANIFEST
     manifest = json.loads(file.read_text())
-    files = manifest["files"]
-    name = numbers.choice(list(files))
+    entries = manifest["files"]
+    name = numbers.choice(list(entries))
     match numbers.randrange(12):
         case 0:
-            files[name][0] = numbers.choice([float("nan"), -1, 2**70, "12", None, [], True])
+            entries[name][0] = numbers.choice([float("nan"), -1, 2**70, "12", None, [], True])
         case 1:
-            files[name][1] = numbers.choice(["", None, "0" * 64, 7])
+            entries[name][1] = numbers.choice(["", None, "0" * 64, 7])
         case 2:
             tricks = [
                 "../../config.toml",
@@ -209,9 +209,9 @@ def odd_manifest(run: Path, numbers: random.Random) -> None:
                 "x/../y",
                 "manifest.json",
             ]
-            files[numbers.choice(tricks)] = files[name]
+            entries[numbers.choice(tricks)] = entries[name]
         case 3:
-            del files[name]
+            del entries[name]
         case 4:
             manifest["format"] = numbers.choice([0, -1, 99, "1", None, True, 1.5, float("nan")])
         case 5:
@@ -225,7 +225,7 @@ def odd_manifest(run: Path, numbers: random.Random) -> None:
             file.write_text(numbers.choice(["", "{", "null", "[1]", '"x"', "NaN", "{}"]))
             return
         case 9:
-            files[name] = files[name] * 2
+            entries[name] = entries[name] * 2
         case 10:
             other = file.parent / name
             other.unlink()
@@ -257,7 +257,7 @@ def odd_state(run: Path, numbers: random.Random) -> None:
 def odd_training(run: Path, numbers: random.Random) -> None:
     folder = the_checkpoint(run)
     file = folder / "training.safetensors"
-    tensors = disk.read_tensors(file)
+    tensors = files.read_tensors(file)
     name = numbers.choice(sorted(tensors))
     match numbers.randrange(7):
         case 0:
@@ -274,7 +274,7 @@ def odd_training(run: Path, numbers: random.Random) -> None:
             tensors["carry.0"] = torch.ones(2, 99)
         case 6:
             tensors = {"carry.1": torch.ones(2, 16), name: tensors[name]}
-    disk.write_tensors(file, {key: tensor.clone() for key, tensor in tensors.items()})
+    files.write_tensors(file, {key: tensor.clone() for key, tensor in tensors.items()})
     sealed(folder, 150)
 
 
@@ -284,7 +284,7 @@ def odd_weights(run: Path, numbers: random.Random) -> None:
     for _ in range(20):
         odd_safetensors(folder / f"{name}.safetensors", random.Random(numbers.random()))
         try:
-            disk.read_tensors(folder / f"{name}.safetensors")
+            files.read_tensors(folder / f"{name}.safetensors")
         except CheckpointError:
             break
         shutil.copy(
@@ -330,7 +330,7 @@ def odd_data(run: Path, numbers: random.Random) -> None:
             os.mkfifo(file)
             return
         case 8 | 9:  # and nothing says what the files are
-            (data / disk.MANIFEST).unlink()
+            (data / files.MANIFEST).unlink()
             odd_file_in_the_data(run, numbers)
             return
     sealed(data, 0)
@@ -457,7 +457,7 @@ def test_nobody_opens_a_pipe_or_follows_a_link_in_the_data(
     for number in range(6):
         scene.set("language-model")
         if not manifest:
-            (scene.run / "data" / disk.MANIFEST).unlink()
+            (scene.run / "data" / files.MANIFEST).unlink()
         attack(scene, odd_file_in_the_data, number, work)
 
 
@@ -466,7 +466,7 @@ def test_data_of_another_run_is_neither_measured_nor_verified(scene: Scene) -> N
 
     scene.set("language-model")
     data = scene.run / "data"
-    (data / disk.MANIFEST).unlink()
+    (data / files.MANIFEST).unlink()
     for name, work in (("dev", "evaluate"), ("train", "verify")):
         ids = data / f"{name}.target.ids"
         before = ids.read_bytes()

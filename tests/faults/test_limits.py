@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 import saccade
-from saccade.config import ConfigError, parse
-from saccade.tasks.prepare import load_task
-from saccade.training import checkpoint as disk
-from saccade.training import folder, machine
+from saccade.config import parse
+from saccade.errors import ConfigError
+from saccade.runs import files, folder, machine
+from saccade.setup.prepare import load_task
 from tests.faults import giants
 from tests.faults.giants import sealed, the_checkpoint
 from tests.faults.memory import GOLDEN, MB, PYTHON, Gauge
@@ -46,7 +46,7 @@ def test_text_takes_a_constant_beside_the_files(
     work: str, harm: giants.Harm, run: Path, gauge: Gauge
 ) -> None:
     harm(run)
-    gauge.refuses(work, run, harm.__name__, disk.FREE)
+    gauge.refuses(work, run, harm.__name__, files.FREE)
 
 
 @pytest.mark.parametrize(("work", "harm"), each(giants.LOADED, giants.RESUMED))
@@ -162,7 +162,7 @@ def test_training_does_not_begin_with_a_network_larger_than_the_memory(tmp_path:
 def test_what_a_network_takes_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """16 bytes a parameter with AdamW: weights, gradients and two moments."""
     config = folder.read_config(GOLDEN / "transformer")
-    network = load_task(config, GOLDEN / "transformer").outline()
+    network = load_task(config, GOLDEN / "transformer").build_meta()
     count = sum(parameter.numel() for parameter in network.parameters())
     device = machine.choose_device("cpu")
     for changes, each in (
@@ -172,10 +172,10 @@ def test_what_a_network_takes_is_counted(monkeypatch: pytest.MonkeyPatch) -> Non
     ):
         train = config.train.model_copy(update=changes)
         monkeypatch.setattr(machine, "memory_of", lambda device, each=each: each * count)
-        machine.refuse_giant(network, train, device)
+        machine.require_memory(network, train, device)
         monkeypatch.setattr(machine, "memory_of", lambda device, each=each: each * count - 1)
         with pytest.raises(ConfigError, match=f"{count:,} parameters"):
-            machine.refuse_giant(network, train, device)
+            machine.require_memory(network, train, device)
 
 
 def test_the_memory_of_this_machine_is_known() -> None:

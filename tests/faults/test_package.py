@@ -121,7 +121,7 @@ def test_every_way_of_calling_them_is_seen(source: str) -> None:
         "import json\njson.load(x)",
         "import tomllib\ntomllib.load(x)",
         "import subprocess\nsubprocess.run(x, shell=False)",
-        "from saccade.training.run import load\nload(x)",
+        "from saccade.runs.run import load\nload(x)",
     ],
 )
 def test_what_only_looks_like_them_is_not(source: str) -> None:

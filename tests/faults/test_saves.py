@@ -15,8 +15,8 @@ import safetensors.torch
 import torch
 
 from saccade.errors import CheckpointError, TrainingError
-from saccade.training import checkpoint as disk
-from saccade.training.run import resume, start
+from saccade.runs import files
+from saccade.training.session import resume, start
 from tests.faults.shim import Shim
 from tests.training.test_training import new_folder, run_through, settings, weights
 
@@ -29,17 +29,17 @@ TENSORS = {
 def save(folder: Path, step: int, value: float) -> None:
     """What training does: a new checkpoint, then the old one goes."""
     files = {"model": {"a": torch.full((50,), value)}, "training": {"c": torch.ones(20)}}
-    path = disk.save_checkpoint(folder / "checkpoints", step, files, {"value": value})
-    disk.remove_checkpoints(folder / "checkpoints", [path])
+    path = files.save_checkpoint(folder / "checkpoints", step, files, {"value": value})
+    files.remove_checkpoints(folder / "checkpoints", [path])
 
 
 def found(folder: Path) -> float:
     """What a resumed run would read."""
-    disk.recover(folder / "checkpoints")
-    path, problems = disk.latest_checkpoint(folder / "checkpoints")
+    files.recover(folder / "checkpoints")
+    path, problems = files.latest_checkpoint(folder / "checkpoints")
     assert path is not None, problems
-    value = disk.read_json(path / "state.json")["value"]
-    tensors = disk.read_tensors(path / "model.safetensors")
+    value = files.read_json(path / "state.json")["value"]
+    tensors = files.read_tensors(path / "model.safetensors")
     assert torch.equal(tensors["a"], torch.full((50,), value))
     return float(value)
 
@@ -57,12 +57,12 @@ def test_our_files_are_what_safetensors_reads_and_writes(tmp_path: Path) -> None
         "e": torch.zeros(0, 2), "b": torch.tensor([True, False, True]), "t": torch.randn(4, 3).T,
         "w": torch.randn(2).bfloat16(), "d": torch.randn(2).double(),
     }  # fmt: skip
-    size, sha = disk.write_tensors(tmp_path / "x.safetensors", mixed, {"format": "1"})
+    size, sha = files.write_tensors(tmp_path / "x.safetensors", mixed, {"format": "1"})
     read = safetensors.torch.load_file(tmp_path / "x.safetensors")
     assert read.keys() == mixed.keys()
     assert all(torch.equal(read[name], mixed[name]) for name in mixed)
     assert size == (tmp_path / "x.safetensors").stat().st_size
-    assert sha == disk.digest(tmp_path / "x.safetensors")
+    assert sha == files.digest(tmp_path / "x.safetensors")
 
 
 # --- calls that fail ------------------------------------------------------------------------------
@@ -278,7 +278,7 @@ def test_a_crash_leaves_the_old_checkpoint_or_the_new_one(
             left = tmp_path / f"{upto}-{attempt}"
             crash.leave(upto, numbers, left)
             if first and upto <= after:
-                path, _ = disk.latest_checkpoint(left / "checkpoints")
+                path, _ = files.latest_checkpoint(left / "checkpoints")
                 assert path is None or found(left) == 2.0
             else:
                 value = found(left)
@@ -293,7 +293,7 @@ def test_a_crash_leaves_the_old_text_or_the_new_one(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "config.toml").write_text("old" * 1000)
     shutil.copytree(folder, tmp_path / "run")
-    shim = calls_of(lambda: disk.write_text(tmp_path / "run" / "config.toml", "new" * 900))
+    shim = calls_of(lambda: files.write_text(tmp_path / "run" / "config.toml", "new" * 900))
     log = moved(shim.log, tmp_path / "run", folder)
     for upto in range(len(log) + 1):
         for attempt in range(20):
@@ -306,14 +306,14 @@ def test_a_crash_while_preparing_leaves_all_of_the_data_or_no_word_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What calls itself prepared has its vocabularies and its data, to the last byte."""
-    from saccade.training import run
-    from saccade.training.folder import read_settings
+    from saccade.runs.folder import read_settings
+    from saccade.training import session
 
     config, numbers = settings("lstm", tmp_path), random.Random(10)
     before, folder = tmp_path / "before", tmp_path / "run"
     before.mkdir()
     folder.mkdir()
-    real = run.prepare
+    real = session.prepare
     with Shim() as shim:
 
         def prepare(config: Any, folder: Path) -> Any:
@@ -324,7 +324,7 @@ def test_a_crash_while_preparing_leaves_all_of_the_data_or_no_word_of_it(
                 shim.log += [("create", str(file)), ("write", str(file), file.read_bytes())]
             return ready
 
-        monkeypatch.setattr(run, "prepare", prepare)
+        monkeypatch.setattr(session, "prepare", prepare)
         events = start(config, folder)
         next(events)
         events.close()
@@ -338,7 +338,7 @@ def test_a_crash_while_preparing_leaves_all_of_the_data_or_no_word_of_it(
             Crash(before, log).leave(upto, numbers, left)
             if (left / "config.toml").exists() and read_settings(left)[1].prepared:
                 prepared += 1
-                assert disk.damage(left / "data", ["dev.jsonl"]) is None
+                assert files.damage(left / "data", ["dev.jsonl"]) is None
                 for name in names:
                     assert (left / name).read_bytes() == (folder / name).read_bytes()
             shutil.rmtree(left)
@@ -353,37 +353,37 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The checkpoints of a small run: an older one and a newer one."""
     folder = tmp_path_factory.mktemp("bits")
     run_through(settings("transformer", folder, keep=2), folder / "run")
-    assert len(disk.checkpoints(folder / "run" / "checkpoints")) == 2
+    assert len(files.checkpoints(folder / "run" / "checkpoints")) == 2
     return folder / "run" / "checkpoints"
 
 
 def passed_over(folder: Path, damaged: Path) -> None:
-    older, newer = disk.checkpoints(folder)
-    path, problems = disk.latest_checkpoint(folder)
+    older, newer = files.checkpoints(folder)
+    path, problems = files.latest_checkpoint(folder)
     assert path == older, f"{damaged} was not found to be damaged"
     assert str(newer) in problems[0]
 
 
 def test_a_thousand_flipped_bits_are_found(two: Path) -> None:
     numbers = random.Random(6)
-    files = sorted(disk.checkpoints(two)[-1].iterdir())
-    assert {file.name for file in files} >= disk.WANTED | {disk.MANIFEST}
+    found = sorted(files.checkpoints(two)[-1].iterdir())
+    assert {file.name for file in found} >= files.WANTED | {files.MANIFEST}
     for i in range(1000):
-        file = files[i % len(files)]
+        file = found[i % len(found)]
         data = file.read_bytes()
         place, bit = numbers.randrange(len(data)), 1 << numbers.randrange(8)
         changed = data[:place] + bytes([data[place] ^ bit]) + data[place + 1 :]
         file.write_bytes(changed)
         passed_over(two, file)
         file.write_bytes(data)
-    assert disk.latest_checkpoint(two)[0] == disk.checkpoints(two)[-1]
+    assert files.latest_checkpoint(two)[0] == files.checkpoints(two)[-1]
 
 
 def test_two_hundred_truncations_are_found(two: Path) -> None:
     numbers = random.Random(7)
-    files = sorted(disk.checkpoints(two)[-1].iterdir())
+    found = sorted(files.checkpoints(two)[-1].iterdir())
     for i in range(200):
-        file = files[i % len(files)]
+        file = found[i % len(found)]
         data = file.read_bytes()
         file.write_bytes(data[: numbers.randrange(len(data))])
         passed_over(two, file)

@@ -14,12 +14,12 @@ STEPS = 17
 DECODER = "saccade.models.decoders:RecurrentDecoder.hidden"
 PHASES: dict[str, list[tuple[str, int]]] = {
     "preparing": [
-        ("saccade.tasks.choose.survey", 1),
-        ("saccade.tasks.prepare.task_class", 1),
+        ("saccade.setup.choose.survey", 1),
+        ("saccade.setup.prepare.task_class", 1),
         ("saccade.text.tokenizers:Tokenizer.encode", 1),
         ("saccade.text.tokenizers:Tokenizer.encode", 9),
-        ("saccade.tasks.prepare.save_examples", 1),
-        ("saccade.tasks.prepare.write_corpus", 2),
+        ("saccade.setup.prepare.save_examples", 1),
+        ("saccade.setup.prepare.write_corpus", 2),
     ],
     "training": [("saccade.training.trainer:Trainer.step", n) for n in (1, 4, 7, 10, 14, 17)],
     "evaluating": [
@@ -82,10 +82,10 @@ def stopped(server: Server, number: int, where: str, nth: int, run: Path, *words
 
 
 RESUMING = [
-    ("saccade.training.run.reopen", 1),
-    ("saccade.training.checkpoint.recover", 1),
-    ("saccade.training.checkpoint.digest", 1),
-    ("saccade.training.checkpoint.digest", 6),
+    ("saccade.training.session.reopen", 1),
+    ("saccade.runs.files.recover", 1),
+    ("saccade.runs.files.digest", 1),
+    ("saccade.runs.files.digest", 6),
     ("saccade.training.trainer:Trainer.restore", 1),
 ]
 PREFLIGHT = [
@@ -266,8 +266,8 @@ def test_a_second_ctrl_c_does_not_wait_for_a_computation(tmp_path: Path) -> None
 
 def test_a_second_process_is_refused_and_a_dead_one_is_not_in_the_way(tmp_path: Path) -> None:
     from saccade.errors import CheckpointError
-    from saccade.training.folder import locked
-    from saccade.training.run import resume, start
+    from saccade.runs.folder import locked
+    from saccade.training.session import resume, start
     from tests.training.test_training import new_folder, settings
 
     config = settings("lstm", tmp_path)

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 import saccade
-from saccade.training.checkpoint import FORMAT
+from saccade.runs.files import FORMAT
 
 HERE = Path(__file__).parent
 SMALL = {"train.batch_tokens": 256, "train.evaluate_every": 50, "train.rate": 0.01, "train.keep": 1}

@@ -9,9 +9,9 @@ import pytest
 
 import saccade
 from saccade.errors import CheckpointError
-from saccade.training.checkpoint import FORMAT
+from saccade.runs.files import FORMAT
 from saccade.training.events import Finished, Prepared
-from saccade.training.run import resume
+from saccade.training.session import resume
 
 HERE = Path(__file__).parent
 RUNS = sorted(path.parent for path in HERE.glob("*/*/expected.json"))

@@ -7,8 +7,7 @@ import pytest
 from saccade.config import RecurrentEncoder, TransformerDecoder, TransformerEncoder
 from saccade.errors import ConfigError
 from saccade.models.presets import SIZES, expand
-from saccade.tasks.choose import complete
-from saccade.training.run import gather
+from saccade.setup.choose import fill_config, gather
 from tests.training.test_training import corpus
 
 
@@ -17,7 +16,7 @@ from tests.training.test_training import corpus
 def test_a_size_is_plain_settings_in_the_run(size: str, kind: str, tmp_path: Path) -> None:
     raw, where = gather(corpus(tmp_path, "translate"))
     raw |= {"size": size, "encoder": {"kind": kind}}
-    config, _ = complete(raw, where)
+    config, _ = fill_config(raw, where)
     assert config.encoder is not None
     for key, value in expand(size, kind).items():
         assert getattr(config.encoder, key) == value
@@ -26,8 +25,8 @@ def test_a_size_is_plain_settings_in_the_run(size: str, kind: str, tmp_path: Pat
 
 def test_base_and_big_are_vaswanis(tmp_path: Path) -> None:
     raw, where = gather(corpus(tmp_path, "translate"))
-    base = complete(raw | {"size": "base"}, where)[0].encoder
-    big = complete(raw | {"size": "big"}, where)[0].encoder
+    base = fill_config(raw | {"size": "base"}, where)[0].encoder
+    big = fill_config(raw | {"size": "big"}, where)[0].encoder
     assert isinstance(base, TransformerEncoder)
     assert isinstance(big, TransformerEncoder)
     assert (base.dim, base.num_layers, base.num_heads, base.ff_dim) == (512, 6, 8, 2048)
@@ -39,7 +38,7 @@ def test_base_and_big_are_vaswanis(tmp_path: Path) -> None:
 def test_a_size_yields_to_what_the_user_says(tmp_path: Path) -> None:
     raw, where = gather(corpus(tmp_path, "translate"))
     raw |= {"size": "small", "encoder": {"kind": "recurrent", "num_layers": 5}}
-    encoder = complete(raw, where)[0].encoder
+    encoder = fill_config(raw, where)[0].encoder
     assert isinstance(encoder, RecurrentEncoder)
     assert (encoder.dim, encoder.num_layers) == (256, 5)
 
@@ -47,4 +46,4 @@ def test_a_size_yields_to_what_the_user_says(tmp_path: Path) -> None:
 def test_a_size_that_is_none_is_refused(tmp_path: Path) -> None:
     raw, where = gather(corpus(tmp_path, "translate"))
     with pytest.raises(ConfigError, match="no size 'huge'; choose one of tiny, small, base, big"):
-        complete(raw | {"size": "huge"}, where)
+        fill_config(raw | {"size": "huge"}, where)

@@ -10,10 +10,10 @@ import torch
 
 from saccade.errors import ConfigError, DataError
 from saccade.metrics.text import similarity
+from saccade.runs.run import Run
 from saccade.tasks.generate import GeneratingTask
 from saccade.tasks.task import Pair, Prediction
 from saccade.text.vocab import BOS, PAD, SEP, UNK
-from saccade.training.run import Run
 from tests.tasks.test_tasks import SOURCES, small_task
 
 TEXTS = [source[0] for source in SOURCES["translate"]] * 9
@@ -218,11 +218,11 @@ def test_a_text_comes_piece_by_piece(kind: str, tmp_path: Path) -> None:
     run = small_run(tmp_path, "gru_off" if kind == "model" else "transformer", kind=kind)
     for text in ("ab", "cda"):
         whole = run.predict([text], 1, settings=TORCH)[0].text
-        pieces = list(run.spell(text))
+        pieces = list(run.stream_text(text))
         assert "".join(pieces) == whole
         assert len(pieces) > 1
         drawn = run.predict([text], settings=TORCH | {"sample": True})[0].text
-        assert "".join(run.spell(text, {"sample": True})) == drawn
+        assert "".join(run.stream_text(text, {"sample": True})) == drawn
 
 
 def test_an_input_beyond_the_positions_leaves_its_line_empty(tmp_path: Path) -> None:
@@ -236,7 +236,7 @@ def test_an_input_beyond_the_positions_leaves_its_line_empty(tmp_path: Path) -> 
     found = model.predict(["ab", "a" * 60, "cd"])
     assert [bool(one.problem) for one in found] == [False, True, False]
     with pytest.raises(DataError, match="positions"):
-        list(model.spell("a" * 60))
+        list(model.stream_text("a" * 60))
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,11 @@ from saccade.config import parse
 from saccade.data.batches import Examples
 from saccade.errors import DataError
 from saccade.models.build import Network
-from saccade.tasks.choose import complete
-from saccade.tasks.prepare import in_memory, prepare
+from saccade.setup.choose import fill_config, gather
+from saccade.setup.prepare import in_memory, prepare
 from saccade.tasks.task import Prediction, Query, Request, Task, drop_words, in_batches
 from saccade.tasks.translate import encode_sources, own_guesses
 from saccade.text.vocab import EOS, SEP, UNK
-from saccade.training.run import gather
 from tests.architectures import DECODERS, ENCODERS
 from tests.training.test_training import corpus
 
@@ -40,7 +39,7 @@ def small_task(
     if kind in ("translate", "model"):
         raw["decoder"] = DECODERS[decoder or ("gru_off" if kind == "model" else "transformer")]
     raw |= more
-    config, _ = complete(raw, where)
+    config, _ = fill_config(raw, where)
     task = prepare(config, folder).task
     network = task.build().eval()
     with torch.no_grad():
@@ -127,7 +126,7 @@ def test_two_text_columns_classify(tmp_path: Path) -> None:
     rows = [f"{a}\t{b}\t{'same' if a == b else 'other'}" for a in "abcdef" for b in "abcdef"] * 4
     (tmp_path / "pairs.tsv").write_text("\n".join(rows) + "\n")
     raw, where = gather(tmp_path / "pairs.tsv", task="classify")
-    config, _ = complete(raw, where)
+    config, _ = fill_config(raw, where)
     assert config.data.source == (1, 2)
     assert config.data.target == 3
 
@@ -186,7 +185,7 @@ def test_very_few_examples_are_split_or_refused_in_words(lines: int, tmp_path: P
     path = tmp_path / "few.tsv"
     path.write_text("".join(f"a{i}\tb{i}\n" for i in range(lines)))
     raw, where = gather(path, task="translate")
-    config, _ = complete(raw, where)
+    config, _ = fill_config(raw, where)
     if lines == 1:
         with pytest.raises(DataError, match="too few"):
             prepare(config, tmp_path)
@@ -202,20 +201,20 @@ def test_examples_longer_than_the_limit_are_counted(tmp_path: Path) -> None:
     path.write_text("".join(f"{'a' * (i + 1)}\tb{i}\n" for i in range(30)))
     raw, where = gather(path, task="translate")
     raw["data"]["max_len"] = 12
-    config, _ = complete(raw, where)
+    config, _ = fill_config(raw, where)
     ready = prepare(config, tmp_path)
     assert ready.left_out > 0
     assert ready.left_out + len(ready.train) + len(ready.dev) == 30
     raw["data"]["max_len"] = 1
     with pytest.raises(DataError, match=r"longer than data\.max_len"):
-        prepare(complete(raw, where)[0], tmp_path)
+        prepare(fill_config(raw, where)[0], tmp_path)
 
 
 def test_no_source_is_in_both_sets(tmp_path: Path) -> None:
     path = tmp_path / "twice.tsv"
     path.write_text("".join(f"w{i % 40}\tt{i}\n" for i in range(200)))
     raw, where = gather(path, task="translate")
-    ready = prepare(complete(raw, where)[0], tmp_path)
+    ready = prepare(fill_config(raw, where)[0], tmp_path)
     assert ready.train.source is not None
     assert ready.dev.source is not None
     train = {tuple(ready.train.source[i]) for i in range(len(ready.train))}
@@ -229,7 +228,7 @@ def test_a_joint_vocabulary_is_one_table(tmp_path: Path) -> None:
     path = tmp_path / "text.tsv"
     path.write_text("".join(f"the cat {i} sat\tthe cat sat {i}\n" for i in range(60)))
     raw, where = gather(path, task="translate")
-    config, _ = complete(raw, where)
+    config, _ = fill_config(raw, where)
     assert config.task.joint  # type: ignore[union-attr]
     network: Any = prepare(config, tmp_path).task.build()
     assert network.encoder.embedding.weight is network.decoder.embedding.weight
@@ -241,11 +240,11 @@ def test_the_end_of_a_text_is_its_dev_set_and_not_blank(tmp_path: Path) -> None:
     path = tmp_path / "text.txt"
     path.write_text("".join(f"line {i}\n" for i in range(19)) + "\n")
     raw, where = gather(path, task="model")
-    ready = prepare(complete(raw, where)[0], tmp_path)
+    ready = prepare(fill_config(raw, where)[0], tmp_path)
     assert [source for (source,), _ in ready.dev_pairs] == ["line 18", ""]
     raw["data"]["dev_max"] = 3
     path.write_text("".join(f"line {i}\n" for i in range(1000)))
-    assert len(prepare(complete(raw, where)[0], tmp_path).dev_pairs) == 3
+    assert len(prepare(fill_config(raw, where)[0], tmp_path).dev_pairs) == 3
 
 
 def test_a_text_of_one_line_needs_a_dev_file(tmp_path: Path) -> None:
@@ -253,7 +252,7 @@ def test_a_text_of_one_line_needs_a_dev_file(tmp_path: Path) -> None:
     path.write_text("all in one line")
     raw, where = gather(path, task="model")
     with pytest.raises(DataError, match="give a dev file"):
-        prepare(complete(raw, where)[0], tmp_path)
+        prepare(fill_config(raw, where)[0], tmp_path)
 
 
 def test_blanks_around_a_target_are_not_errors(tmp_path: Path) -> None:

@@ -14,13 +14,14 @@ import torch
 
 import saccade
 from saccade.errors import CheckpointError, ConfigError, TrainingError
+from saccade.runs import files
+from saccade.runs.run import read_config
 from saccade.tasks.language import LanguageModel
 from saccade.tasks.translate import Translate
-from saccade.training import checkpoint as disk
-from saccade.training import loop, preflight, run
+from saccade.training import loop, preflight, session
 from saccade.training.events import Changed, Evaluated, Finished, Noticed, Prepared
 from saccade.training.report import show
-from saccade.training.run import new_folder, put_off, read_config, resume, start
+from saccade.training.session import new_folder, resume, save_unprepared, start
 from saccade.training.stop import Interrupted, Stop
 from saccade.training.trainer import Trainer
 from tests.training.test_training import SMALL, corpus, run_through, settings, until, weights
@@ -64,11 +65,11 @@ def test_a_mean_leaves_out_what_is_not_sound_and_says_so(
     assert str(first) in said[0]
     assert said[0].endswith("left out of the mean")
     others = [folder / f"step-{step:08d}" for step in (8, 12)]
-    expected, problems = disk.mean_of(others)
+    expected, problems = files.mean_of(others)
     assert not problems
     assert all(torch.equal(w, expected[name]) for name, w in weights(tmp_path / "run").items())
     with pytest.raises(CheckpointError, match="step-00000004"):
-        disk.mean_of([first])
+        files.mean_of([first])
 
 
 @pytest.mark.parametrize("name", ["language model", "lstm"])
@@ -96,7 +97,9 @@ def test_a_step_is_left_between_its_batches(
     assert isinstance(event, Finished)
     assert (event.reason, event.step) == ("stopped", 5)
     assert not after
-    assert disk.latest_checkpoint(folder / "checkpoints")[0] == folder / "checkpoints/step-00000005"
+    assert (
+        files.latest_checkpoint(folder / "checkpoints")[0] == folder / "checkpoints/step-00000005"
+    )
     monkeypatch.undo()
     list(resume(folder))
     assert same(tmp_path / "straight", folder)
@@ -148,13 +151,13 @@ def test_a_run_that_is_being_checked_can_already_be_gone_on_with(
 ) -> None:
     """Hashing may take longer than the time to stop in; what is printed then needs the folder."""
     run_through(settings("lstm", tmp_path), tmp_path / "run", stop_after=3)
-    real, stop, known = disk.digest, Stop(), []
+    real, stop, known = files.digest, Stop(), []
 
     def digest(path: Path) -> str:
         known.append(stop.folder)
         return real(path)
 
-    monkeypatch.setattr(disk, "digest", digest)
+    monkeypatch.setattr(files, "digest", digest)
     list(resume(tmp_path / "run", stop))
     assert set(known) == {tmp_path / "run"}
 
@@ -204,7 +207,7 @@ def test_a_run_that_was_stopped_while_preparing_is_prepared_again(tmp_path: Path
 def test_a_run_of_which_only_the_settings_are_known_is_completed(tmp_path: Path) -> None:
     raw = SMALL["lstm"] | {"data": {"train": [str(corpus(tmp_path, "translate"))]}}
     raw |= {"task": {"kind": "translate"}, "train": {"steps": 3}}
-    folder = put_off(raw, tmp_path / "run")
+    folder = save_unprepared(raw, tmp_path / "run")
     list(resume(folder))
     assert read_config(folder).train.steps == 3
     assert saccade.load(folder).predict(["ab"])
@@ -225,8 +228,8 @@ def test_a_raised_limit_is_said_and_written_down(tmp_path: Path) -> None:
     assert read_config(folder).train.steps == 20
     records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert {"event": "Changed", "key": "train.steps", "old": 12, "new": 20} in records
-    ends = [disk.checkpoints(tmp_path / name / "checkpoints")[-1] for name in ("run", "straight")]
-    one, other = (disk.read_tensors(end / "training.safetensors") for end in ends)
+    ends = [files.checkpoints(tmp_path / name / "checkpoints")[-1] for name in ("run", "straight")]
+    one, other = (files.read_tensors(end / "training.safetensors") for end in ends)
     assert all(torch.equal(one[key], other[key]) for key in one)  # as if it had been 20 all along
 
 
@@ -272,7 +275,7 @@ def test_workers_change_nothing(name: str, accumulate: int, tmp_path: Path) -> N
 
 
 def test_workers_give_the_batches_of_every_epoch_in_order(tmp_path: Path) -> None:
-    from saccade.tasks.prepare import prepare
+    from saccade.setup.prepare import prepare
 
     config = settings("transformer", tmp_path)
     ready = prepare(config, tmp_path)
@@ -325,7 +328,7 @@ def noticed(config: Any, folder: Path) -> str:
     ("what", "where", "name"),
     [
         ("the largest batch", Trainer, "_gradients"),
-        ("a checkpoint", disk, "write_manifest"),
+        ("a checkpoint", files, "write_manifest"),
         ("an evaluation", Translate, "evaluate"),
     ],
 )
@@ -339,7 +342,7 @@ def test_a_preflight_ends_in_time_whatever_is_slow(
 
     config = settings("lstm", tmp_path, preflight="on")
     folder = tmp_path / "run"
-    began, real, said = time.monotonic(), run.preflight, ""
+    began, real, said = time.monotonic(), session.preflight, ""
 
     def only_now(*words: Any) -> Any:
         with monkeypatch.context() as patch:
@@ -347,7 +350,7 @@ def test_a_preflight_ends_in_time_whatever_is_slow(
             patch.setattr(where, name, endless)
             yield from real(*words)
 
-    monkeypatch.setattr(run, "preflight", only_now)
+    monkeypatch.setattr(session, "preflight", only_now)
     said = noticed(config, folder)
     assert f"for want of time {what}" in said
     assert "was not tried to its end" in said

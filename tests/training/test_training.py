@@ -13,12 +13,13 @@ import torch
 import saccade
 from saccade.config import Train, parse
 from saccade.errors import CheckpointError
-from saccade.tasks.choose import complete
-from saccade.training import checkpoint as disk
+from saccade.runs import files
+from saccade.runs.run import read_config
+from saccade.setup.choose import fill_config, gather
 from saccade.training import loop
 from saccade.training.events import Evaluated, Finished, Saved, StepDone
 from saccade.training.optim import MovingAverage, rate_at, scale_gradients
-from saccade.training.run import gather, new_folder, read_config, resume, start
+from saccade.training.session import new_folder, resume, start
 from saccade.training.stop import Stop
 
 SMALL: dict[str, dict[str, Any]] = {
@@ -76,7 +77,7 @@ def settings(name: str, folder: Path, **more: Any) -> Any:
         "word_dropout": 0.1,
         "patience": 50,
     } | more
-    return complete(raw, where)[0]
+    return fill_config(raw, where)[0]
 
 
 def run_through(config: Any, folder: Path, stop_after: int | None = None) -> list[Any]:
@@ -94,7 +95,7 @@ def until(step: int | None, events: Callable[[Stop], Iterator[Any]]) -> Iterator
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
-    return disk.read_tensors(folder / "model.safetensors")
+    return files.read_tensors(folder / "model.safetensors")
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -110,8 +111,8 @@ def test_resuming_is_never_having_stopped(name: str, tmp_path: Path) -> None:
     assert straight.keys() == halted.keys()
     for key, value in straight.items():
         assert torch.equal(value, halted[key]), key
-    last = [disk.checkpoints(tmp_path / run / "checkpoints")[-1] for run in ("straight", "halted")]
-    one, other = (disk.read_tensors(path / "training.safetensors") for path in last)
+    last = [files.checkpoints(tmp_path / run / "checkpoints")[-1] for run in ("straight", "halted")]
+    one, other = (files.read_tensors(path / "training.safetensors") for path in last)
     assert one.keys() == other.keys()
     assert all(torch.equal(one[key], other[key]) for key in one)
 
@@ -119,7 +120,7 @@ def test_resuming_is_never_having_stopped(name: str, tmp_path: Path) -> None:
 def test_accumulated_batches_are_one_big_batch(tmp_path: Path) -> None:
     """Two halves of unequal sizes give the whole's gradient: sums, divided by the global count."""
     from saccade.data.batches import collate
-    from saccade.tasks.prepare import prepare
+    from saccade.setup.prepare import prepare
     from saccade.training.loop import Trainer
 
     config = settings("transformer", tmp_path, average=0.0, word_dropout=0.0, optimizer="sgd")
@@ -139,7 +140,7 @@ def test_accumulated_batches_are_one_big_batch(tmp_path: Path) -> None:
     for cut in ([rows], [rows[:7], rows[7:]], [rows[:1], rows[1:20], rows[20:]]):
         trainer = Trainer(ready.task, ready.task.build(), tmp_path)
         trainer.step([collate(ready.train, some) for some in cut], 0.5)
-        found.append(disk.weights_of(trainer.network))
+        found.append(files.weights_of(trainer.network))
     for other in found[1:]:
         for name, weight in found[0].items():
             assert torch.allclose(weight, other[name], atol=1e-6), name
@@ -166,9 +167,9 @@ def test_the_mean_of_checkpoints_is_their_mean(which: str, tmp_path: Path) -> No
         "lstm", tmp_path, average=0.0, average_checkpoints=3, average_of=which, save_every=4
     )
     run_through(config, tmp_path / "run")
-    paths = disk.checkpoints(tmp_path / "run" / "checkpoints")
+    paths = files.checkpoints(tmp_path / "run" / "checkpoints")
     assert len(paths) == 3
-    each = [disk.read_tensors(path / "model.safetensors") for path in paths]
+    each = [files.read_tensors(path / "model.safetensors") for path in paths]
     for name, weight in weights(tmp_path / "run").items():
         expected = torch.stack([tensors[name] for tensors in each]).double().mean(0).float()
         assert torch.allclose(weight, expected)
@@ -294,12 +295,12 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path) -> None:
     config = settings("lstm", tmp_path)
     run_through(config, tmp_path / "run", stop_after=7)
     folder = tmp_path / "run" / "checkpoints"
-    *_, older, newest = disk.checkpoints(folder)
+    *_, older, newest = files.checkpoints(folder)
     file = newest / "training.safetensors"
     data = bytearray(file.read_bytes())
     data[-1] ^= 1
     file.write_bytes(bytes(data))
-    sound, problems = disk.latest_checkpoint(folder)
+    sound, problems = files.latest_checkpoint(folder)
     assert sound == older
     assert "damaged" in problems[0]
 

@@ -12,16 +12,16 @@ from typing import Any
 
 import torch
 
-from saccade.config import Decode
+from saccade import config as c
 from saccade.decoding.search import Hypothesis, Length
+from saccade.engines.export import export_ctranslate2, is_export, is_safe, longest, spec_of, why_not
+from saccade.engines.processes import cores
 from saccade.errors import ConfigError
 from saccade.models.build import Generator
-from saccade.models.export import export_ctranslate2, is_export, is_safe, longest, spec_of, why_not
 from saccade.nn.watch import watched
 from saccade.tasks.generate import SILENT, Found, GeneratingTask
 from saccade.tasks.task import Prediction, Query, Request, Task, cut, device_of
 from saccade.tasks.translate import Translate
-from saccade.tasks.workers import cores
 from saccade.text.tokenizers import Tokenizer
 
 PATIENCE = 3  # times the width: so many have ended when, in practice, no open one can win any more
@@ -30,7 +30,7 @@ SENTENCES, HYPOTHESES, HYPOTHESES_INT8 = 128, 320, 160  # at most in a batch: mo
 
 def why_torch(task: Task, network: Any, request: Request) -> str:
     """Why the torch engine has to serve a request; nothing if CTranslate2 can."""
-    decode, plain = request.decode, Decode()
+    decode, plain = request.decode, c.Decode()
     if not isinstance(task, GeneratingTask):
         return f"the task '{task.config.task.kind}' does not search"
     if reason := why_not(task.config):
@@ -93,15 +93,15 @@ def exported(task: GeneratingTask, run: Path) -> Path | None:
     made = run / "ctranslate2"
     if not is_export(made, run / "model.safetensors"):
         return None
-    outline, names = task.outline(), vocabularies(task)
-    assert isinstance(outline, Generator)
-    return made if is_safe(made, spec_of(task.config, outline, *names), *names) else None
+    shapes, names = task.build_meta(), vocabularies(task)
+    assert isinstance(shapes, Generator)
+    return made if is_safe(made, spec_of(task.config, shapes, *names), *names) else None
 
 
-class Fast:
+class CTranslate2Engine:
     """A CTranslate2 model, with a worker of one thread for each core."""
 
-    def __init__(self, task: Task, network: Any, decode: Decode, run: Path):
+    def __init__(self, task: Task, network: Any, decode: c.Decode, run: Path):
         if torch.cpu._is_avx512_supported():  # by itself it uses it on Intel's processors alone
             os.environ.setdefault("CT2_FORCE_CPU_ISA", "AVX512")
         import ctranslate2
@@ -181,7 +181,7 @@ class Fast:
 class Asked:
     """The engine and what is wanted of it."""
 
-    def __init__(self, engine: Fast, request: Request):
+    def __init__(self, engine: CTranslate2Engine, request: Request):
         self.engine, self.request = engine, request
 
     def submit(self, queries: Sequence[Query]) -> "Answers":
@@ -196,7 +196,7 @@ class Answers:
 
     def __init__(
         self,
-        engine: Fast,
+        engine: CTranslate2Engine,
         queries: Sequence[Query],
         rows: list[list[int]],
         limits: list[int],
@@ -212,7 +212,7 @@ class Answers:
         odd = [i for i in range(len(self.queries)) if not self._sound(i, found.get(i))]
         again = task.search(engine.network, [self.queries[i] for i in odd], self.request)
         found.update(zip(odd, again, strict=True))
-        return task.worded(self.rows, [found[i] for i in range(len(found))], self.request)
+        return task.to_text(self.rows, [found[i] for i in range(len(found))], self.request)
 
     def _found(self, result: Any) -> Found:
         translated = self.engine.source is not None

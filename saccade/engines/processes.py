@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import torch
 
-from saccade.config import Decode
+from saccade import config as c
 from saccade.errors import SaccadeError
 from saccade.nn.watch import watched
 from saccade.tasks.task import Prediction, Query, Request, Task, device_of
@@ -109,7 +109,7 @@ class Pieces:
         return [done[i] for i in range(len(done))]
 
 
-def count_workers(decode: Decode, network: torch.nn.Module, queries: int) -> int:
+def count_workers(decode: c.Decode, network: torch.nn.Module, queries: int) -> int:
     """How many processes predict fastest: one for each core of a CPU, if there is enough to do."""
     if decode.workers:
         return decode.workers

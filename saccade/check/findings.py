@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from saccade.data.characters import visible
+from saccade.check.characters import visible
 from saccade.data.lines import Defect
 
 Level = Literal["error", "warning", "info"]

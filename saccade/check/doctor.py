@@ -14,14 +14,14 @@ from math import floor
 
 import numpy as np
 
-from saccade.config import Data, Task
-from saccade.data import profile, tally
-from saccade.data.characters import visible
-from saccade.data.findings import ADVICE, KEPT, Finding, Group, Place, error, merged
+from saccade import config as c
+from saccade.check import profile, tally
+from saccade.check.characters import visible
+from saccade.check.findings import ADVICE, KEPT, Finding, Group, Place, error, merged
+from saccade.check.pieces import Pieces, Unseen, settings_of, side_of
+from saccade.check.profile import Array, Letters
+from saccade.check.scan import Block, Scan
 from saccade.data.lines import Defect, Example, counted
-from saccade.data.pieces import Pieces, Unseen, settings_of, side_of
-from saccade.data.profile import Array, Letters
-from saccade.data.scan import Block, Scan
 from saccade.data.shapes import shape
 from saccade.data.sources import unseen
 from saccade.errors import DataError
@@ -46,7 +46,7 @@ class Pick:
     home: Scan | None = None  # of the partners
 
 
-def check(data: Data, task: Task) -> Iterator[Finding]:
+def check(data: c.Data, task: c.Task) -> Iterator[Finding]:
     """Errors as they are met, one by one; then warnings and information, a group for each code."""
     kind = task.kind
     with contextlib.suppress(DataError):  # `read` says the same as a defect

@@ -1,25 +1,16 @@
-"""Every choice a user can make, as frozen, strict models; TOML in and out.
+"""Every choice a user can make, as frozen, strict models.
 
 A configuration names a task, its data, the parts of a network, and how to train and decode.
-Alternatives are tagged unions (`kind`), so the type is the registry. Imports no torch: reading a
-configuration is instant.
+Alternatives are tagged unions (`kind`), so the type is the registry.
 """
 
-import copy
-import difflib
-import json
-import tomllib
-from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-from pydantic_core import ErrorDetails
-
-from saccade.errors import ConfigError
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Share = Annotated[float, Field(ge=0.0, lt=1.0)]
 Positive = Annotated[int, Field(gt=0)]
-Layers = Annotated[int, Field(gt=0, le=256)]  # so that even an outline of them has an end
+Layers = Annotated[int, Field(gt=0, le=256)]  # so that even a network on the meta device has an end
 PositiveFloat = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
 Tuple = Annotated[tuple[str, ...], Field(strict=False)]  # TOML has lists, frozen models want tuples
@@ -340,7 +331,7 @@ class Config(Strict):
     @model_validator(mode="after")
     def fits(self) -> Self:
         """A task says which parts a network has."""
-        wanted = PARTS[self.task.kind]
+        wanted = TABLES[self.task.kind]
         for part in ("encoder", "decoder", "head"):
             if part in wanted and getattr(self, part) is None:
                 raise ValueError(f"the task '{self.task.kind}' needs a table [{part}]")
@@ -394,186 +385,9 @@ class Config(Strict):
         return self
 
 
-PARTS = {
+TABLES = {
     "model": ("decoder",),
     "classify": ("encoder", "head"),
     "tag": ("encoder", "head"),
     "translate": ("encoder", "decoder"),
 }
-
-
-# --- in and out -----------------------------------------------------------------------------------
-
-
-def parse(raw: dict[str, Any], where: str) -> Config:
-    """The configuration in `raw`, or one ConfigError that lists every mistake."""
-    lines: list[str] = []
-    whole = True  # no table had to be taken out, so what is missing is the user's own omission
-    while True:
-        try:
-            config = Config.model_validate(raw)
-        except ValidationError as error:
-            mistakes = [(_place(mistake["loc"])[0], mistake) for mistake in error.errors()]
-            told = [mistake for path, mistake in mistakes if whole or len(path) > 0]
-            lines += [f"{where}: {_sentence(m)}" for m in told if whole or m["type"] != "missing"]
-            # Sizes are compared only when every key is sound: look again without the faulty keys.
-            sound = copy.deepcopy(raw)
-            for path, mistake in mistakes:
-                _remove(sound, path)
-                whole &= len(path) > 1 or mistake["type"] == "extra_forbidden"
-            if sound != raw:
-                raw = sound
-                continue
-        if lines:
-            raise ConfigError("\n".join(dict.fromkeys(lines)))
-        return config
-
-
-def read_toml(path: str | Path) -> dict[str, Any]:
-    """The tables of a TOML file."""
-    try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigError(f"{path}: no such file") from None
-    except IsADirectoryError:
-        raise ConfigError(f"{path}: is a folder; give a configuration file") from None
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: not UTF-8 at byte {error.start}") from None
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path}: not TOML: {error}") from None
-
-
-def write_toml(config: Config) -> str:
-    """The whole configuration as TOML; `parse` gives it back."""
-    return write_tables(config.model_dump(mode="json", exclude_none=True))
-
-
-def write_tables(raw: dict[str, Any]) -> str:
-    """Tables as TOML; `read_toml` gives them back."""
-    return "\n".join(_table(raw, ())).strip() + "\n"
-
-
-def assign(raw: dict[str, Any], key: str, value: Any) -> None:
-    """Put a value at `a.b.c` into the tables of `raw`."""
-    *tables, last = key.split(".")
-    for name in tables:
-        raw = raw.setdefault(name, {})
-        if not isinstance(raw, dict):
-            raise ConfigError(f"{key}: '{name}' is not a table")
-    raw[last] = value
-
-
-def assign_text(raw: dict[str, Any], setting: str) -> None:
-    """The same from `a.b.c=value`; the value is read as TOML, or taken as a string."""
-    key, equals, value = setting.partition("=")
-    if not equals or not all(part.strip() for part in key.split(".")):
-        raise ConfigError(f"--set {setting}: expected key=value, as in train.steps=1000")
-    try:
-        parsed = tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
-        parsed = value.strip()
-    assign(raw, key.strip(), parsed)
-
-
-def _table(table: dict[str, Any], path: tuple[str, ...]) -> list[str]:
-    plain = {key: value for key, value in table.items() if not isinstance(value, dict)}
-    lines = [f"[{'.'.join(path)}]"] if path and plain else []
-    lines += [f"{key} = {_value(value)}" for key, value in plain.items()]
-    lines += [""] if lines else []
-    for key, value in table.items():
-        if isinstance(value, dict):
-            lines += _table(value, (*path, key))
-    return lines
-
-
-def _value(value: Any) -> str:
-    """JSON is TOML here, but for the one character that JSON leaves as it is."""
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-def _remove(raw: Any, path: list[str]) -> None:
-    for name in path[:-1]:
-        raw = raw.get(name) if isinstance(raw, dict) else None
-    if isinstance(raw, dict) and path:
-        raw.pop(path[-1], None)
-
-
-def _sentence(mistake: ErrorDetails) -> str:
-    """One line for one mistake: the key as the user wrote it, what is wrong, what was meant."""
-    path, siblings = _place(mistake["loc"])
-    key = ".".join(path)
-    match mistake["type"]:
-        case "extra_forbidden":
-            near = difflib.get_close_matches(path[-1], siblings, n=1, cutoff=0.5)
-            guesses = _elsewhere(path[-1]) + near
-            meant = f" (did you mean '{guesses[0]}'?)" if guesses else ""
-            return f"unknown key '{key}'{meant}" + (
-                "" if meant else f"; the keys here are {', '.join(sorted(siblings))}"
-            )
-        case "missing":
-            return f"missing key '{key}'"
-        case "union_tag_not_found":
-            return f"{key}: missing key 'kind'"
-        case "union_tag_invalid":
-            tags = mistake["ctx"]["expected_tags"].replace("'", "").split(", ")
-            return f"{key}: no kind '{mistake['ctx']['tag']}'" + _one_of(
-                mistake["ctx"]["tag"], tags
-            )
-        case "literal_error":
-            choices = [
-                c.strip("'") for c in mistake["ctx"]["expected"].replace(" or ", ", ").split(", ")
-            ]
-            return f"{key}: no choice {mistake['input']!r}" + _one_of(
-                str(mistake["input"]), choices
-            )
-        case "value_error":
-            return (f"{key}: " if key else "") + mistake["msg"].removeprefix("Value error, ")
-        case _:
-            return f"{key}: {mistake['msg'].lower()}, not {mistake['input']!r}"
-
-
-def _one_of(wrong: str, choices: list[str]) -> str:
-    near = difflib.get_close_matches(wrong, choices, n=1, cutoff=0.5)
-    return f" (did you mean '{near[0]}'?)" if near else f"; choose one of {', '.join(choices)}"
-
-
-def _place(loc: tuple[int | str, ...]) -> tuple[list[str], list[str]]:
-    """The user's path of a location, without the tags of unions, and the keys beside its end."""
-    path: list[str] = []
-    models: list[type[BaseModel]] = [Config]
-    siblings: list[str] = []
-    for part in loc:
-        tagged = [m for m in models if kind_of(m) == part]
-        if tagged and len(models) > 1:
-            models = tagged
-            continue
-        siblings = sorted({name for m in models for name in m.model_fields})
-        path.append(str(part))
-        fields = [m.model_fields[str(part)] for m in models if str(part) in m.model_fields]
-        models = [m for field in fields for m in models_in(field.annotation)]
-    return path, siblings
-
-
-def models_in(annotation: Any) -> list[type[BaseModel]]:
-    """The models that a union, or any annotation, is made of."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [model for argument in get_args(annotation) for model in models_in(argument)]
-
-
-def kind_of(model: type[BaseModel]) -> str:
-    """The tag of a model in its union; empty where it is in none."""
-    kind = model.model_fields.get("kind")
-    return str(get_args(kind.annotation)[0]) if kind and len(get_args(kind.annotation)) == 1 else ""
-
-
-def _elsewhere(name: str) -> list[str]:
-    """Where a key of this name does exist, for the user who put it into the wrong table."""
-    tables = {"task": Task, "data": Data, "encoder": Encoder, "decoder": Decoder, "head": Head}
-    tables |= {"train": Train, "decode": Decode}
-    owners = [
-        table
-        for table, kind in tables.items()
-        if any(name in m.model_fields for m in models_in(kind))
-    ]
-    return [f"{owner}.{name}" for owner in owners]

@@ -17,58 +17,38 @@ from typing import Any
 
 import torch
 
-from saccade.config import Config, Decode, assign, parse
+from saccade import config as c
 from saccade.data.batches import Corpus
 from saccade.data.lines import Defect, Example, counted
 from saccade.data.sources import examples, read, words_of
+from saccade.engines.ctranslate2 import CTranslate2Engine, export, why_torch
+from saccade.engines.processes import FEW, Here, Pending, Predictor, Workers, count_workers
 from saccade.errors import CheckpointError, ConfigError, DataError
-from saccade.models.build import Generator, Network, filled, give_storage
+from saccade.models.build import Generator, Network, allocate
 from saccade.nn.packed import packed, quantised
 from saccade.nn.watch import watched
-from saccade.tasks.choose import complete, gather, paths_of
-from saccade.tasks.exact import Compared, compare
-from saccade.tasks.fast import Fast, export, why_torch
-from saccade.tasks.generate import GeneratingTask, check_voices, permitted
-from saccade.tasks.labels import LabelTask
-from saccade.tasks.prepare import (
-    Prepared,
+from saccade.runs import files
+from saccade.runs.folder import (
+    fitting_network,
+    read_config,
+)
+from saccade.runs.machine import (
+    Device,
+    choose_device,
+    tune_malloc,
+)
+from saccade.setup.prepare import (
     in_memory,
     load_task,
-    prepare,
     refuse_unseen,
     reopen,
 )
-from saccade.tasks.task import Pair, Prediction, Query, Request, Task, Voice, chunks
+from saccade.tasks.exact import Compared, compare
+from saccade.tasks.generate import GeneratingTask, check_members, permitted
+from saccade.tasks.labels import LabelTask
+from saccade.tasks.task import Member, Pair, Prediction, Query, Request, Task, chunks
 from saccade.tasks.translate import Translate, references_of
-from saccade.tasks.workers import FEW, Here, Pending, Predictor, Workers, count_workers
 from saccade.text.vocab import UNK
-from saccade.training import checkpoint as disk
-from saccade.training import events
-from saccade.training.folder import (
-    check_changes,
-    config_in,
-    first_outline,
-    locked,
-    outline,
-    raised,
-    read_config,
-    read_settings,
-    write_config,
-    write_settings,
-)
-from saccade.training.loop import Trainer
-from saccade.training.loop import train as loop
-from saccade.training.machine import (
-    Device,
-    choose_device,
-    choose_precision,
-    refuse_giant,
-    tune_malloc,
-)
-from saccade.training.preflight import preflight
-from saccade.training.report import show
-from saccade.training.stop import Interrupted, Stop
-from saccade.training.trainer import to_disk
 
 HOW_FAST = {"engine", "int8"}  # settings that change nothing else
 OF_BEAMS = {"width", "complete", "length", "alpha", "groups", "diversity", "coverage", "risk"}
@@ -80,12 +60,14 @@ LARGE = 1 << 25  # bytes of training files that are worth a word before they are
 class Run:
     """A trained model with all that it needs to read raw text and write raw text."""
 
-    def __init__(self, folder: Path, config: Config, task: Task, network: Network):
+    def __init__(self, folder: Path, config: c.Config, task: Task, network: Network):
         self.folder = folder
         self.config = config
         self.task = task
         self.network = network
-        self._fast: dict[tuple[bool, int], Fast] = {}  # by int8, workers; made when first needed
+        self._fast: dict[
+            tuple[bool, int], CTranslate2Engine
+        ] = {}  # by int8, workers; made when first needed
         self._packed: dict[bool, Any] = {}  # by int8: the network for the torch engine
 
     def predict(
@@ -127,8 +109,8 @@ class Run:
         if settings:
             raw = config.model_dump(mode="json", exclude_none=True)
             for key, value in settings.items():
-                assign(raw, f"decode.{key}", value)
-            config = parse(raw, "settings")
+                c.assign(raw, f"decode.{key}", value)
+            config = c.parse(raw, "settings")
         decode = config.decode
         if nbest < 1:
             raise ConfigError(f"the {nbest} best: at least 1 must be wanted")
@@ -150,11 +132,11 @@ class Run:
             )
         if decode.only:
             permitted(decode.only, self.task.output)
-        voices = tuple(Voice(other.task, other.network) for other in others)
+        members = tuple(Member(other.task, other.network) for other in others)
         model = load(decode.model) if decode.model else None
-        speaker = None if model is None else Voice(model.task, model.network)
-        request = Request(decode, nbest, scored, details, voices, speaker)
-        check_voices(self.task, request)
+        fusion_model = None if model is None else Member(model.task, model.network)
+        request = Request(decode, nbest, scored, details, members, fusion_model)
+        check_members(self.task, request)
         return request
 
     def stream(
@@ -196,7 +178,7 @@ class Run:
         if decode.engine != "torch" and not reason:
             key = decode.int8, decode.workers
             if key not in self._fast:
-                self._fast[key] = Fast(self.task, self.network, decode, self.folder)
+                self._fast[key] = CTranslate2Engine(self.task, self.network, decode, self.folder)
             return self._fast[key].asked(request)
         network: Any = self.network
         if decode.int8 or (queries >= FEW and not watched()):  # where it is worth the packing
@@ -209,7 +191,7 @@ class Run:
             return Workers(self.task, network, request, count)
         return Here(self.task, network, request)
 
-    def spell(
+    def stream_text(
         self,
         text: str | Sequence[str],
         settings: Mapping[str, Any] | None = None,
@@ -245,7 +227,7 @@ class Run:
         unlike = {"sample", "risk", "groups", "coverage", "complete"}
         if useless := sorted(set(settings or {}) & unlike):
             raise ConfigError(f"decode.{useless[0]}: exact search is compared with plain beams")
-        plain = {key: getattr(Decode(), key) for key in unlike}
+        plain = {key: getattr(c.Decode(), key) for key in unlike}
         request = self.request(settings=plain | dict(settings or {}))
         pairs = _pairs(list(self._examples(data)))
         yield from compare(
@@ -260,7 +242,7 @@ class Run:
     def export(self, folder: str | os.PathLike[str] | None = None) -> Path:
         """Write the model as CTranslate2 reads it; inside the run, predictions use it there."""
         path = self.folder / "ctranslate2" if folder is None else Path(folder)
-        export(self.task, self.network, path, disk.digest(self.folder / "model.safetensors"))
+        export(self.task, self.network, path, files.digest(self.folder / "model.safetensors"))
         return path
 
     def check_prefix(self, prefix: str) -> None:
@@ -356,204 +338,18 @@ def load(folder: str | os.PathLike[str], device: Device = "auto") -> Run:
     config = read_config(folder)
     tune_malloc()
     task = load_task(config, folder)
-    network = outline(task, folder / "model.safetensors")
+    network = fitting_network(task, folder / "model.safetensors")
     try:
-        give_storage(network, torch.device("cpu"))
+        allocate(network, torch.device("cpu"))
     except (RuntimeError, MemoryError) as error:
         raise CheckpointError(f"{folder}: {str(error).partition(chr(10))[0]}") from None
-    disk.load_weights(folder / "model.safetensors", network)
+    files.load_weights(folder / "model.safetensors", network)
     network.to(choose_device(device)).eval()
     return Run(folder, config, task, network)
 
 
-def train(
-    data: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-    *,
-    out: str | os.PathLike[str] | None = None,
-    task: str | None = None,
-    dev: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
-    settings: Mapping[str, Any] | None = None,
-    quiet: bool = False,
-) -> Run:
-    """Train on raw files (or as a configuration file says) and return the finished run.
-
-    `settings` are keys of the configuration, as in
-    {"train.minutes": 3, "encoder.kind": "transformer"}.
-    """
-    raw, where = gather(data, task=task, dev=dev)
-    for key, value in (settings or {}).items():
-        assign(raw, key, value)
-    config, _ = complete(raw, where)
-    folder = new_folder(config, out)
-    for _ in show(start(config, folder), folder, quiet):
-        pass
-    return load(folder)
-
-
-def new_folder(config: Config, out: str | os.PathLike[str] | None) -> Path:
-    """The run's directory, made; one that holds a run already is refused."""
-    return _new_folder(config.data.train[0], out)
-
-
-def _new_folder(first: str, out: str | os.PathLike[str] | None) -> Path:
-    name = Path(first).name.strip(".").split(".")[0] or "run"
-    folder = Path(out) if out is not None else Path("runs") / name
-    if os.path.lexists(folder / "config.toml"):
-        raise ConfigError(f"{folder}: holds a run already; choose another --out, or remove it")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"{folder}: cannot be made: {error.strerror}") from None
-    return folder
-
-
-def put_off(raw: dict[str, Any], out: str | os.PathLike[str] | None) -> Path:
-    """A run of which nothing is known but what the user said; `resume` makes the rest."""
-    folder = _new_folder(paths_of(raw.get("data", {}).get("train", "run"))[0], out)
-    with to_disk(folder):
-        write_settings(folder, raw, prepared=False)
-    return folder
-
-
-def start(config: Config, folder: Path, stop: Stop | None = None) -> Iterator[events.Event]:
-    """Prepare the data, build the network and train it, in a new run."""
-    choose_precision(config.train, choose_device(config.train.device))  # before any work is done
-    with locked(folder):
-        if (folder / "config.toml").exists():
-            raise ConfigError(f"{folder}: holds a run already; choose another --out, or remove it")
-        with to_disk(folder):
-            write_config(folder, config, prepared=False)
-            disk.sync(folder.parent)
-        try:
-            yield from _prepare(config, folder, stop or Stop())
-        except (ConfigError, DataError):
-            if not read_settings(folder)[1].prepared:  # no run has come of it: the name is free
-                (folder / "config.toml").unlink()
-            raise
-
-
-def resume(
-    folder: Path, stop: Stop | None = None, settings: Mapping[str, Any] | None = None
-) -> Iterator[events.Event]:
-    """Go on from a run's newest sound checkpoint as if training had never stopped.
-
-    `settings` are limits that are to be raised, as in {"train.steps": 2000}.
-    """
-    stop = stop or Stop()
-    read_settings(folder)
-    with locked(folder):
-        stop.folder = folder
-        raw, mark = read_settings(folder)
-        if not mark.prepared:
-            try:
-                with stop.interruptible():
-                    config, _ = complete(raw, str(folder / "config.toml"))
-            except Interrupted:
-                yield events.Finished(0, "stopped", {}, 0.0)
-                return
-            config = raised(config, settings or {}, folder)
-            with to_disk(folder):
-                write_config(folder, config, prepared=False)
-            yield from _prepare(config, folder, stop)
-            return
-        tune_malloc()
-        old = config_in(raw, folder)
-        config = raised(old, settings or {}, folder)
-        saves = folder / "checkpoints"
-        try:
-            with to_disk(folder), stop.interruptible():
-                if saves.is_dir():
-                    disk.recover(saves)
-                path, problems = disk.latest_checkpoint(saves)
-        except Interrupted:
-            yield events.Finished(0, "stopped", {}, 0.0)
-            return
-        if problems and path is None:
-            raise CheckpointError("\n".join(problems[:5]))
-        yield from (events.Noticed(f"{problem}: passed over") for problem in problems)
-        then = disk.read_json(path / "state.json").get("config") if path else None
-        changes = check_changes(then or old.model_dump(mode="json"), config, folder)
-        if config != old:
-            with to_disk(folder):
-                write_config(folder, config, prepared=True)
-        yield from (events.Changed(*change) for change in changes)
-        try:
-            with stop.interruptible():
-                ready = _reopened(config, folder)
-        except Interrupted:
-            yield events.Finished(disk.step_of(path) if path else 0, "stopped", {}, 0.0)
-            return
-        device = choose_device(config.train.device)
-        try:  # no memory for a network that the checkpoint does not fit
-            if path is None:
-                network = first_outline(ready.task, device)
-            else:
-                network = outline(ready.task, path / "model.safetensors")
-                refuse_giant(network, config.train, device)
-        except ConfigError as error:
-            raise CheckpointError(f"{folder / 'config.toml'}: {error}") from None
-        yield from _train(ready, network, folder, path, stop)
-
-
-def _reopened(config: Config, folder: Path) -> Prepared:
-    """The data of a run, which is what its manifest says."""
-    data = folder / "data"
-    if (data / disk.MANIFEST).exists() and (problem := disk.damage(data)):
-        raise CheckpointError(f"{data}: {problem}: train anew")
-    return reopen(config, folder)
-
-
-def _prepare(config: Config, folder: Path, stop: Stop) -> Iterator[events.Event]:
-    """Make the data of a run, mark it as prepared, and train."""
-    tune_malloc()
-    stop.folder = folder
-    size = sum(os.stat(path).st_size for path in config.data.train if os.path.exists(path))
-    if size > LARGE:
-        yield events.Noticed(f"reading {size >> 20:,} MB, which takes a while")
-    try:
-        with to_disk(folder), stop.interruptible():
-            ready = prepare(config, folder)
-            network = first_outline(ready.task, choose_device(config.train.device))
-            files = [path for path in sorted((folder / "data").iterdir()) if path.is_file()]
-            entries = {path.name: (path.stat().st_size, disk.digest(path)) for path in files}
-            for path in (*files, *folder.glob("*.json")):
-                disk.sync(path)
-            disk.write_manifest(folder / "data", entries)
-            disk.sync(folder)  # before it is said that all of this is there
-            write_config(folder, config, prepared=True)
-    except Interrupted:
-        yield events.Finished(0, "stopped", {}, 0.0)
-        return
-    yield from _train(ready, network, folder, None, stop)
-
-
-def _train(
-    ready: Prepared, network: Network, folder: Path, checkpoint: Path | None, stop: Stop
-) -> Iterator[events.Event]:
-    """Train a network of which there is only an outline yet."""
-    stop.folder = folder
-    config = ready.task.config
-    device = choose_device(config.train.device)
-    network = filled(network, config.seed).to(device)
-    for corpus in (ready.train, ready.dev):
-        check_ids(network, corpus, folder)
-    trainer = Trainer(ready.task, network, folder)
-    if checkpoint is not None:
-        trainer.restore(checkpoint)
-    count = sum(p.numel() for p in network.parameters())
-    yield events.Prepared(
-        len(ready.train), len(ready.dev), ready.left_out, count, str(device), trainer.at.step
-    )
-    try:
-        yield from preflight(trainer, ready, stop)
-    except Interrupted:
-        yield events.Finished(trainer.at.step, "stopped", {}, trainer.at.seconds)
-        return
-    yield from loop(trainer, ready.train, ready.dev, ready.dev_pairs, stop)
-
-
-def _changed(old: Decode, new: Decode) -> set[str]:
-    return {key for key in Decode.model_fields if getattr(old, key) != getattr(new, key)}
+def _changed(old: c.Decode, new: c.Decode) -> set[str]:
+    return {key for key in c.Decode.model_fields if getattr(old, key) != getattr(new, key)}
 
 
 def _in_order(queries: list[Query], pending: Pending) -> Iterator[Prediction]:

@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import nn
 
-from saccade.config import Train
+from saccade import config as c
 from saccade.errors import ConfigError
 
 
@@ -64,7 +64,7 @@ def memory_of(device: torch.device) -> int | None:
     return min(found, default=None)
 
 
-def refuse_giant(network: nn.Module, train: Train, device: torch.device) -> None:
+def require_memory(network: nn.Module, train: c.Train, device: torch.device) -> None:
     """ConfigError if the memory does not hold a network in training; it may have none yet."""
     count = sum(parameter.numel() for parameter in network.parameters())
     moments = {"adamw": 2, "sgd": 1}[train.optimizer]
@@ -79,7 +79,7 @@ def refuse_giant(network: nn.Module, train: Train, device: torch.device) -> None
         )
 
 
-def choose_precision(train: Train, device: torch.device) -> torch.dtype:
+def choose_precision(train: c.Train, device: torch.device) -> torch.dtype:
     """The number format asked for, or half precision only where the device gains from it."""
     match train.precision:
         case "fp32":

@@ -54,7 +54,7 @@ def longest(config: c.Config) -> int:
 def spec_of(config: c.Config, network: Generator, source: list[str], target: list[str]) -> Any:
     """What CTranslate2 calls a model; the lists are the names of all tokens, by id.
 
-    Of an outline it is one, too: all names and shapes, and zeros that take no memory.
+    A network on the meta device gives all names and shapes, with zeros that take no memory.
     """
     if reason := why_not(config):
         raise ConfigError(f"export: {reason}")

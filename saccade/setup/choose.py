@@ -15,19 +15,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from saccade.config import (
-    PARTS,
-    Config,
-    Data,
-    Decoder,
-    Encoder,
-    Task,
-    assign,
-    kind_of,
-    models_in,
-    parse,
-    read_toml,
-)
+from saccade import config as c
 from saccade.data.lines import Example, counted
 from saccade.data.shapes import Shape, shape
 from saccade.data.sources import examples, read
@@ -106,35 +94,35 @@ def gather(
     """The settings that data files or a configuration file give, and their name in messages."""
     paths = paths_of(data)
     if len(paths) == 1 and paths[0].endswith(".toml"):
-        raw, where = read_toml(paths[0]), paths[0]
+        raw, where = c.read_toml(paths[0]), paths[0]
         raw.pop("run", None)  # of a run's own config.toml, used as a recipe
     else:
         raw, where = {"data": {"train": paths}}, "settings"
     if task is not None:
-        assign(raw, "task.kind", task)
+        c.assign(raw, "task.kind", task)
     if dev is not None:
-        assign(raw, "data.dev", paths_of(dev))
+        c.assign(raw, "data.dev", paths_of(dev))
     return raw, where
 
 
-def complete(raw: dict[str, Any], where: str) -> tuple[Config, str]:
+def fill_config(raw: dict[str, Any], where: str) -> tuple[c.Config, str]:
     """The whole configuration, and a sentence that says how the data was understood."""
-    found, known = _looked_at(raw, where)
+    found, known = detect_layout(raw, where)
     data = _data(known, where)
     seen = survey(examples(data.train, data, known["task"]["kind"]))
-    return _filled(raw.get("size"), known, where, seen), found.reason
+    return with_defaults(raw.get("size"), known, where, seen), found.reason
 
 
-def understand(raw: dict[str, Any], where: str) -> tuple[Task, Data]:
-    """The task and the data as `complete` would have them, however broken some rows are."""
-    _, known = _looked_at(raw, where)
+def task_and_data(raw: dict[str, Any], where: str) -> tuple[c.Task, c.Data]:
+    """The task and the data as `fill_config` would have them, however broken some rows are."""
+    _, known = detect_layout(raw, where)
     data, kind = _data(known, where), known["task"]["kind"]
     rows = (row for row in read(data.train, data, kind) if isinstance(row, Example))
-    config = _filled(raw.get("size"), known, where, survey(rows))
+    config = with_defaults(raw.get("size"), known, where, survey(rows))
     return config.task, config.data
 
 
-def _filled(size: str | None, raw: dict[str, Any], where: str, seen: Survey) -> Config:
+def with_defaults(size: str | None, raw: dict[str, Any], where: str, seen: Survey) -> c.Config:
     kind = raw["task"]["kind"]
     chosen = defaults(kind, seen)
     if {"steps", "epochs", "minutes"} & raw.get("train", {}).keys():
@@ -143,13 +131,13 @@ def _filled(size: str | None, raw: dict[str, Any], where: str, seen: Survey) -> 
     if raw.get("decoder", {}).get("attention") == "off":
         chosen.get("decoder", {}).pop("context", None)
     whole = _merge(_merge(raw, _sized(size, kind, raw)), chosen)
-    whole = _merge(whole, _outline(kind))
+    whole = _merge(whole, least_config(kind))
     if "joint" not in raw["task"] and not _shareable(whole):
         whole["task"].pop("joint", None)
-    return parse(whole, where)
+    return c.parse(whole, where)
 
 
-def _looked_at(raw: dict[str, Any], where: str) -> tuple[Shape, dict[str, Any]]:
+def detect_layout(raw: dict[str, Any], where: str) -> tuple[Shape, dict[str, Any]]:
     """The shape of the training file, and the settings with the task and columns it suggests."""
     raw = copy.deepcopy({key: value for key, value in raw.items() if key != "size"})
     for table in ("task", "data", "train", "encoder", "decoder", "head"):
@@ -158,7 +146,7 @@ def _looked_at(raw: dict[str, Any], where: str) -> tuple[Shape, dict[str, Any]]:
     kind = raw.get("task", {}).get("kind")
     try:
         data = _data(raw, where)
-        if kind is not None and kind not in PARTS:
+        if kind is not None and kind not in c.TABLES:
             raise ConfigError
     except ConfigError:
         _tell_all(raw, where)
@@ -175,7 +163,7 @@ def _looked_at(raw: dict[str, Any], where: str) -> tuple[Shape, dict[str, Any]]:
     return found, raw
 
 
-def _refuse_uneven(data: Data) -> None:
+def _refuse_uneven(data: c.Data) -> None:
     """ConfigError where dev has another number of files than train: is one on the wrong side?"""
     train, dev = list(data.train), list(data.dev)
     if not dev or len(train) == len(dev):
@@ -197,21 +185,21 @@ def _tell_all(raw: dict[str, Any], where: str) -> None:
     kind = raw.get("task", {}).get("kind")
     if kind is None:
         with suppress(ValidationError, DataError):
-            data = Data.model_validate(raw.get("data", {}))
+            data = c.Data.model_validate(raw.get("data", {}))
             kind = shape(data.train, data, None).task
-    outline = _outline(kind if kind in PARTS else "translate")
-    for part, choices in (("encoder", Encoder), ("decoder", Decoder)):
-        if part in outline and raw.get(part):  # of the kinds, the one that has most of these keys
-            fields = {kind_of(model): model.model_fields.keys() for model in models_in(choices)}
-            outline[part] = {"kind": max(fields, key=lambda k: len(fields[k] & raw[part].keys()))}
-    parse(_merge(raw, outline), where)
+    least = least_config(kind if kind in c.TABLES else "translate")
+    for part, choices in (("encoder", c.Encoder), ("decoder", c.Decoder)):
+        if part in least and raw.get(part):  # of the kinds, the one that has most of these keys
+            fields = {c.kind_of(model): model.model_fields.keys() for model in c.models_in(choices)}
+            least[part] = {"kind": max(fields, key=lambda k: len(fields[k] & raw[part].keys()))}
+    c.parse(_merge(raw, least), where)
 
 
-def _data(raw: dict[str, Any], where: str) -> Data:
+def _data(raw: dict[str, Any], where: str) -> c.Data:
     """The table `data`, once every table that does not depend on the task is sound."""
     apart = ("task", "encoder", "decoder", "head")
     plain = {key: value for key, value in raw.items() if key not in apart}
-    return parse(_merge(plain, _outline("translate")), where).data
+    return c.parse(_merge(plain, least_config("translate")), where).data
 
 
 def _shareable(whole: dict[str, Any]) -> bool:
@@ -387,7 +375,7 @@ def _sized(size: str | None, kind: str, raw: dict[str, Any]) -> dict[str, Any]:
     if size is None:
         return {}
     found = {}
-    for part in PARTS[kind]:
+    for part in c.TABLES[kind]:
         if part != "head":
             table = raw.get(part, {})
             part_kind = table.get("kind", "transformer")
@@ -395,10 +383,10 @@ def _sized(size: str | None, kind: str, raw: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _outline(kind: str) -> dict[str, Any]:
+def least_config(kind: str) -> dict[str, Any]:
     """The least a configuration needs, so that it can be read at all."""
     tables: dict[str, Any] = {"task": {"kind": kind}}
-    for part in PARTS.get(kind, ()):
+    for part in c.TABLES.get(kind, ()):
         tables[part] = {"kind": "recurrent"}
     if kind == "model":
         tables["decoder"]["attention"] = "off"

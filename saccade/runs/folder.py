@@ -16,12 +16,12 @@ import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 import saccade
-from saccade.config import Config, parse, write_tables
+from saccade import config as c
 from saccade.errors import CheckpointError, ConfigError
 from saccade.models.build import Network
+from saccade.runs import files
+from saccade.runs.machine import require_memory
 from saccade.tasks.task import Task
-from saccade.training import checkpoint as disk
-from saccade.training.machine import refuse_giant
 
 LIMITS = ("train.steps", "train.epochs", "train.minutes", "train.patience")
 # What may be edited in config.toml between two parts of a run: it changes no weight.
@@ -45,7 +45,7 @@ class Mark(BaseModel):
 
     model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
 
-    format: int = disk.FORMAT
+    format: int = files.FORMAT
     saccade: str = saccade.__version__
     prepared: bool
 
@@ -55,20 +55,20 @@ def read_settings(folder: Path) -> tuple[dict[str, Any], Mark]:
     path = folder / "config.toml"
     if not os.path.lexists(path):
         raise CheckpointError(f"{folder}: not a run: it has no config.toml")
-    refuse_tricks(folder)
+    require_plain_file(folder)
     try:
-        raw = tomllib.loads(disk.read_text(path))
+        raw = tomllib.loads(files.read_text(path))
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: not TOML: {error}") from None
     table = raw.pop("run", None)
     if table is None and "batch_tokens" in _table(raw, "decode"):  # before there were marks
         return raw, Mark(prepared=True)
     version = table.get("format") if isinstance(table, dict) else None
-    if isinstance(version, int) and version > disk.FORMAT:
+    if isinstance(version, int) and version > files.FORMAT:
         wrote = str(table.get("saccade"))[:40] if table else ""
         raise CheckpointError(
             f"{folder}: is a run of format {version}, written by saccade {wrote}; "
-            f"this is saccade {saccade.__version__}, which reads up to format {disk.FORMAT}: "
+            f"this is saccade {saccade.__version__}, which reads up to format {files.FORMAT}: "
             f"install saccade {wrote} or newer"
         )
     try:
@@ -77,9 +77,9 @@ def read_settings(folder: Path) -> tuple[dict[str, Any], Mark]:
         raise CheckpointError(f"{path}: damaged: its last table [run] is not whole") from None
 
 
-def refuse_tricks(folder: Path) -> None:
+def require_plain_file(folder: Path) -> None:
     """CheckpointError if a run or its data holds a link, a pipe or a file larger than ours are."""
-    room = max(disk.FREE, size_of(folder) * 3 // 2)
+    room = max(files.FREE, size_of(folder) * 3 // 2)
     for entry in _entries(folder):
         path = Path(entry.path)
         if entry.is_symlink():
@@ -88,18 +88,18 @@ def refuse_tricks(folder: Path) -> None:
             continue
         if not path.exists():  # a process that trains has put it in its place
             continue
-        disk.refuse_tricks(path)
+        files.require_plain_file(path)
         if path.suffix == ".json":  # read by others, who trust it
-            room -= disk.refuse_giants(path, room)
+            room -= files.require_small_file(path, room)
     if os.path.lexists(folder / "data"):
         for entry in _entries(folder / "data"):
-            disk.refuse_tricks(Path(entry.path))
+            files.require_plain_file(Path(entry.path))
 
 
 def size_of(folder: Path) -> int:
     """The bytes of a run's files; where it has no weights yet, more than those will have."""
     size, weights = 0, False
-    for place in (folder, folder / "data", *disk.checkpoints(folder / "checkpoints")):
+    for place in (folder, folder / "data", *files.checkpoints(folder / "checkpoints")):
         with suppress(OSError), os.scandir(place) as found:  # a process that trains removes some
             for entry in found:
                 size += entry.stat(follow_symlinks=False).st_size
@@ -120,7 +120,7 @@ def _table(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def read_config(folder: Path) -> Config:
+def read_config(folder: Path) -> c.Config:
     """The configuration of a run that can be used."""
     raw, mark = read_settings(folder)
     if not mark.prepared:
@@ -130,17 +130,17 @@ def read_config(folder: Path) -> Config:
     return config_in(raw, folder)
 
 
-def config_in(raw: dict[str, Any], folder: Path) -> Config:
+def config_in(raw: dict[str, Any], folder: Path) -> c.Config:
     """The configuration in these tables of a run."""
     try:
-        return parse(raw, str(folder / "config.toml"))
+        return c.parse(raw, str(folder / "config.toml"))
     except (ConfigError, RecursionError) as error:
         raise CheckpointError(str(error)) from None
 
 
-def outline(task: Task, weights: Path) -> Network:
+def fitting_network(task: Task, weights: Path) -> Network:
     """A run's network, still without memory; CheckpointError unless its weights fit it."""
-    tensors = len(disk.read_header(weights).tensors)
+    tensors = len(files.read_header(weights).tensors)
     for part in (task.config.encoder, task.config.decoder):
         least = 2 if part is not None and part.kind == "convolution" else 4  # tensors of a layer
         if part is not None and part.num_layers * least > tensors:
@@ -148,23 +148,23 @@ def outline(task: Task, weights: Path) -> Network:
                 f"{weights}: does not fit config.toml: {tensors} weights are too few for the layers"
             )
     try:
-        network = _outline(task)
+        network = _build_meta(task)
     except ConfigError as error:
         raise CheckpointError(f"{weights}: does not fit config.toml: {error}") from None
-    disk.refuse_misfit(weights, disk.weights_of(network))
+    files.refuse_misfit(weights, files.weights_of(network))
     return network
 
 
-def first_outline(task: Task, device: torch.device) -> Network:
+def new_network(task: Task, device: torch.device) -> Network:
     """The network of a new run, still without memory; ConfigError if there is too little for it."""
-    network = _outline(task)
-    refuse_giant(network, task.config.train, device)
+    network = _build_meta(task)
+    require_memory(network, task.config.train, device)
     return network
 
 
-def _outline(task: Task) -> Network:
+def _build_meta(task: Task) -> Network:
     try:
-        return task.outline()
+        return task.build_meta()
     except (ArithmeticError, RuntimeError, TypeError, ValueError) as error:
         reason = str(error).partition("\n")[0][:200]  # a number of bytes that is none
         raise ConfigError(f"no machine has memory for such a network: {reason}") from None
@@ -173,13 +173,13 @@ def _outline(task: Task) -> Network:
 def write_settings(folder: Path, settings: Mapping[str, Any], prepared: bool) -> None:
     """Replace a run's config.toml."""
     mark = Mark(prepared=prepared).model_dump()
-    text, most = write_tables({**settings, "run": mark}), disk.LARGEST["config.toml"]
+    text, most = c.write_tables({**settings, "run": mark}), files.LARGEST["config.toml"]
     if len(text.encode()) > most:
         raise ConfigError(f"the settings take more than {most >> 10} KB: shorten the longest list")
-    disk.write_text(folder / "config.toml", text)
+    files.write_text(folder / "config.toml", text)
 
 
-def write_config(folder: Path, config: Config, prepared: bool) -> None:
+def write_config(folder: Path, config: c.Config, prepared: bool) -> None:
     write_settings(folder, config.model_dump(mode="json", exclude_none=True), prepared)
 
 
@@ -196,7 +196,7 @@ def locked(folder: Path) -> Iterator[None]:
     try:
         descriptor = os.open(path, flags, 0o666)
     except OSError as error:
-        raise disk.failure(path, folder, error) from None
+        raise files.failure(path, folder, error) from None
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -208,7 +208,7 @@ def locked(folder: Path) -> Iterator[None]:
                 f"{folder}: another process ({owner}) is at work on this run: wait for its end"
             ) from None
         except OSError as error:
-            raise disk.failure(path, folder, error) from None
+            raise files.failure(path, folder, error) from None
         yield
     finally:
         os.close(descriptor)
@@ -217,7 +217,7 @@ def locked(folder: Path) -> Iterator[None]:
 # --- what may change ------------------------------------------------------------------------------
 
 
-def raised(config: Config, settings: Mapping[str, Any], folder: Path) -> Config:
+def raised(config: c.Config, settings: Mapping[str, Any], folder: Path) -> c.Config:
     """The configuration with higher limits; everything else is refused."""
     now = flat(config.model_dump(mode="json", exclude_none=True))
     raw = config.model_dump(mode="json", exclude_none=True)
@@ -235,20 +235,22 @@ def raised(config: Config, settings: Mapping[str, Any], folder: Path) -> Config:
                 f"--set {key}={value}: is below the {now[key]} of the run; limits can be raised"
             )
         raw["train"][key.removeprefix("train.")] = value
-    return parse(raw, "--set") if settings else config
+    return c.parse(raw, "--set") if settings else config
 
 
-def differences(old: Mapping[str, Any], new: Config) -> list[tuple[str, Any, Any]]:
+def differences(old: Mapping[str, Any], new: c.Config) -> list[tuple[str, Any, Any]]:
     """Every key with another value than before: (key, old, new); None where there is none."""
-    whole = parse(dict(old), "checkpoint")  # with the defaults of keys that are newer
-    before, after = (flat(c.model_dump(mode="json", exclude_none=True)) for c in (whole, new))
+    whole = c.parse(dict(old), "checkpoint")  # with the defaults of keys that are newer
+    before, after = (flat(one.model_dump(mode="json", exclude_none=True)) for one in (whole, new))
     keys = dict.fromkeys([*before, *after])
     return [
         (key, before.get(key), after.get(key)) for key in keys if before.get(key) != after.get(key)
     ]
 
 
-def check_changes(old: Mapping[str, Any], new: Config, folder: Path) -> list[tuple[str, Any, Any]]:
+def check_changes(
+    old: Mapping[str, Any], new: c.Config, folder: Path
+) -> list[tuple[str, Any, Any]]:
     """What changed since a checkpoint; CheckpointError if the weights would not be the same."""
     try:
         found = differences(old, new)

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from saccade.errors import CheckpointError, TrainingError
-from saccade.training.machine import out_of_memory
+from saccade.runs.machine import out_of_memory
 
 FORMAT = 1  # of a run directory; a reader refuses what is newer
 MANIFEST = "manifest.json"
@@ -193,7 +193,7 @@ def sync(path: Path) -> None:
 # --- reading --------------------------------------------------------------------------------------
 
 
-def refuse_tricks(path: Path) -> os.stat_result:
+def require_plain_file(path: Path) -> os.stat_result:
     """CheckpointError unless this is a plain file; what it is, if it is."""
     try:
         found = os.lstat(path)
@@ -207,13 +207,13 @@ def refuse_tricks(path: Path) -> os.stat_result:
     return found
 
 
-def refuse_giants(path: Path, room: int = FREE) -> int:
+def require_small_file(path: Path, room: int = FREE) -> int:
     """The bytes of memory that a JSON file takes to read; CheckpointError if there is no room.
 
     And unless it, or a TOML file, is plain, and as small as ours are.
     """
     most = LARGEST.get(path.name, VOCABULARY)
-    if refuse_tricks(path).st_size > most:
+    if require_plain_file(path).st_size > most:
         raise CheckpointError(f"{path}: is larger than {most >> 10:,} KB, which none of ours is")
     needed = 0 if path.suffix == ".toml" else memory_of(path)
     if needed > room:
@@ -245,7 +245,7 @@ def memory_of(path: Path) -> int:
 
 def read_text(path: Path) -> str:
     """The text of a run's small file."""
-    refuse_giants(path)
+    require_small_file(path)
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
@@ -275,7 +275,7 @@ def read_header(path: Path) -> Header:
     """What a safetensors file says of itself; it is sound, and no tensor has been read."""
     if not path.exists() and not path.is_symlink():
         raise CheckpointError(f"{path}: no such file; is this a finished run?")
-    refuse_tricks(path)
+    require_plain_file(path)
     try:
         with path.open("rb") as file:
             size = int.from_bytes(file.read(8), "little")
@@ -458,7 +458,7 @@ def damage(path: Path, wanted: Iterable[str] = ()) -> str | None:
         for name, (size, sha) in files.items():
             if Path(name).name != name or name == MANIFEST:
                 return f"{name!r} is no name of a file of ours"
-            found = refuse_tricks(path / name).st_size
+            found = require_plain_file(path / name).st_size
             if found != size:
                 return f"{name} has {found} bytes, not {size}"
             if digest(path / name) != sha:

@@ -11,14 +11,14 @@ from itertools import chain
 
 import numpy as np
 
-from saccade.config import Data
-from saccade.data import profile
-from saccade.data.characters import Characters, forms, visible
-from saccade.data.findings import KEPT, Group
+from saccade import config as c
+from saccade.check import profile
+from saccade.check.characters import Characters, forms, visible
+from saccade.check.findings import KEPT, Group
+from saccade.check.profile import Array, Letters
+from saccade.check.tally import Growing, Tallying
 from saccade.data.lines import Defect, Example, FileError, cells_of, lines_of
-from saccade.data.profile import Array, Letters
 from saccade.data.sources import read
-from saccade.data.tally import Growing, Tallying
 
 ROWS, CHARACTERS = 4096, 1 << 20  # of a block
 
@@ -35,7 +35,7 @@ class Block:
 class Scan:
     """The rows of train, or of dev: read again and again, never kept."""
 
-    def __init__(self, paths: tuple[str, ...], data: Data, kind: str, letters: Letters):
+    def __init__(self, paths: tuple[str, ...], data: c.Data, kind: str, letters: Letters):
         self.paths, self.data, self.kind, self.letters = paths, data, kind, letters
         self.tally = Tallying().tally
         self.labels: Counter[str] = Counter()

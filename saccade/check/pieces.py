@@ -3,12 +3,11 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from saccade.config import Tag, Task, Translate
-from saccade.config import Tokenizer as Settings
-from saccade.data.characters import visible
-from saccade.data.findings import Group
+from saccade import config as c
+from saccade.check.characters import visible
+from saccade.check.findings import Group
+from saccade.check.scan import Block
 from saccade.data.lines import Example, counted
-from saccade.data.scan import Block
 from saccade.text.tokenizers import Tokenizer, alphabet
 from saccade.text.vocab import SPECIALS, UNK
 
@@ -19,23 +18,23 @@ MANY_WORDS, MANY_CHARACTERS = 0.20, 0.03  # unseen ones; a usual dev set has few
 ENOUGH = 100  # words or characters of dev, before their share means anything
 
 
-def settings_of(task: Task) -> list[Settings]:
+def settings_of(task: c.Task) -> list[c.Tokenizer]:
     """The tokenizers of a task: one, or one for each side."""
-    if isinstance(task, Translate):
+    if isinstance(task, c.Translate):
         return [task.source] if task.joint else [task.source, task.target]
     return [task.tokenizer]
 
 
-def side_of(column: int, columns: int, task: Task) -> int:
+def side_of(column: int, columns: int, task: c.Task) -> int:
     """Which of them reads a column of text."""
-    apart = isinstance(task, Translate) and not task.joint
+    apart = isinstance(task, c.Translate) and not task.joint
     return int(apart and column == columns - 1)
 
 
 class Unseen:
     """Words (or characters) of dev that occur fewer than `min_count` times in train."""
 
-    def __init__(self, settings: Settings):
+    def __init__(self, settings: c.Tokenizer):
         self.settings = settings
         self.dev: Counter[str] = Counter()
         self.first: dict[str, tuple[str, str]] = {}  # where, and the text
@@ -81,7 +80,7 @@ class Unseen:
 class Pieces:
     """Gathers a sample of the training texts, and shows what tokenizers trained on it do."""
 
-    def __init__(self, task: Task, rows: int, characters: int):
+    def __init__(self, task: c.Task, rows: int, characters: int):
         self.task, self.rows = task, rows
         self.stride = max(1, -(-rows // SAMPLE), -(-characters // CHARACTERS))
         self.shown: list[Example] = []  # spread over the file
@@ -111,9 +110,9 @@ class Pieces:
             group.add(self.shown[0].file, f"{name}: {what} from {of} rows")
         for row in self.shown:
             texts: list[tuple[str, ...]] = [(text,) for text in row.source]
-            if isinstance(self.task, Tag):
+            if isinstance(self.task, c.Tag):
                 texts = [row.source]
-            if isinstance(self.task, Translate):
+            if isinstance(self.task, c.Translate):
                 texts.append((str(row.target),))
             cut = []
             for i, words in enumerate(texts):

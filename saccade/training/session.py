@@ -1,0 +1,221 @@
+"""From the user's files to a trained run: `train`, `start` and `resume`."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from saccade import config as c
+from saccade.errors import CheckpointError, ConfigError, DataError
+from saccade.models.build import Network, materialize
+from saccade.runs import files
+from saccade.runs.folder import (
+    check_changes,
+    config_in,
+    fitting_network,
+    locked,
+    new_network,
+    raised,
+    read_settings,
+    write_config,
+    write_settings,
+)
+from saccade.runs.machine import choose_device, choose_precision, require_memory, tune_malloc
+from saccade.runs.run import Run, check_ids, load
+from saccade.setup.choose import fill_config, gather, paths_of
+from saccade.setup.prepare import Prepared, prepare, reopen
+from saccade.training import events
+from saccade.training.loop import Trainer
+from saccade.training.loop import train as loop
+from saccade.training.preflight import preflight
+from saccade.training.report import show
+from saccade.training.stop import Interrupted, Stop
+from saccade.training.trainer import to_disk
+
+LARGE = 1 << 25  # bytes of training files that are worth a word before they are read
+
+
+def train(
+    data: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    out: str | os.PathLike[str] | None = None,
+    task: str | None = None,
+    dev: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    quiet: bool = False,
+) -> Run:
+    """Train on raw files (or as a configuration file says) and return the finished run.
+
+    `settings` are keys of the configuration, as in
+    {"train.minutes": 3, "encoder.kind": "transformer"}.
+    """
+    raw, where = gather(data, task=task, dev=dev)
+    for key, value in (settings or {}).items():
+        c.assign(raw, key, value)
+    config, _ = fill_config(raw, where)
+    folder = new_folder(config, out)
+    for _ in show(start(config, folder), folder, quiet):
+        pass
+    return load(folder)
+
+
+def new_folder(config: c.Config, out: str | os.PathLike[str] | None) -> Path:
+    """The run's directory, made; one that holds a run already is refused."""
+    return _new_folder(config.data.train[0], out)
+
+
+def _new_folder(first: str, out: str | os.PathLike[str] | None) -> Path:
+    name = Path(first).name.strip(".").split(".")[0] or "run"
+    folder = Path(out) if out is not None else Path("runs") / name
+    if os.path.lexists(folder / "config.toml"):
+        raise ConfigError(f"{folder}: holds a run already; choose another --out, or remove it")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{folder}: cannot be made: {error.strerror}") from None
+    return folder
+
+
+def save_unprepared(raw: dict[str, Any], out: str | os.PathLike[str] | None) -> Path:
+    """A run of which nothing is known but what the user said; `resume` makes the rest."""
+    folder = _new_folder(paths_of(raw.get("data", {}).get("train", "run"))[0], out)
+    with to_disk(folder):
+        write_settings(folder, raw, prepared=False)
+    return folder
+
+
+def start(config: c.Config, folder: Path, stop: Stop | None = None) -> Iterator[events.Event]:
+    """Prepare the data, build the network and train it, in a new run."""
+    choose_precision(config.train, choose_device(config.train.device))  # before any work is done
+    with locked(folder):
+        if (folder / "config.toml").exists():
+            raise ConfigError(f"{folder}: holds a run already; choose another --out, or remove it")
+        with to_disk(folder):
+            write_config(folder, config, prepared=False)
+            files.sync(folder.parent)
+        try:
+            yield from _prepare(config, folder, stop or Stop())
+        except (ConfigError, DataError):
+            if not read_settings(folder)[1].prepared:  # no run has come of it: the name is free
+                (folder / "config.toml").unlink()
+            raise
+
+
+def resume(
+    folder: Path, stop: Stop | None = None, settings: Mapping[str, Any] | None = None
+) -> Iterator[events.Event]:
+    """Go on from a run's newest sound checkpoint as if training had never stopped.
+
+    `settings` are limits that are to be raised, as in {"train.steps": 2000}.
+    """
+    stop = stop or Stop()
+    read_settings(folder)
+    with locked(folder):
+        stop.folder = folder
+        raw, mark = read_settings(folder)
+        if not mark.prepared:
+            try:
+                with stop.interruptible():
+                    config, _ = fill_config(raw, str(folder / "config.toml"))
+            except Interrupted:
+                yield events.Finished(0, "stopped", {}, 0.0)
+                return
+            config = raised(config, settings or {}, folder)
+            with to_disk(folder):
+                write_config(folder, config, prepared=False)
+            yield from _prepare(config, folder, stop)
+            return
+        tune_malloc()
+        old = config_in(raw, folder)
+        config = raised(old, settings or {}, folder)
+        saves = folder / "checkpoints"
+        try:
+            with to_disk(folder), stop.interruptible():
+                if saves.is_dir():
+                    files.recover(saves)
+                path, problems = files.latest_checkpoint(saves)
+        except Interrupted:
+            yield events.Finished(0, "stopped", {}, 0.0)
+            return
+        if problems and path is None:
+            raise CheckpointError("\n".join(problems[:5]))
+        yield from (events.Noticed(f"{problem}: passed over") for problem in problems)
+        then = files.read_json(path / "state.json").get("config") if path else None
+        changes = check_changes(then or old.model_dump(mode="json"), config, folder)
+        if config != old:
+            with to_disk(folder):
+                write_config(folder, config, prepared=True)
+        yield from (events.Changed(*change) for change in changes)
+        try:
+            with stop.interruptible():
+                ready = _reopened(config, folder)
+        except Interrupted:
+            yield events.Finished(files.step_of(path) if path else 0, "stopped", {}, 0.0)
+            return
+        device = choose_device(config.train.device)
+        try:  # no memory for a network that the checkpoint does not fit
+            if path is None:
+                network = new_network(ready.task, device)
+            else:
+                network = fitting_network(ready.task, path / "model.safetensors")
+                require_memory(network, config.train, device)
+        except ConfigError as error:
+            raise CheckpointError(f"{folder / 'config.toml'}: {error}") from None
+        yield from _train(ready, network, folder, path, stop)
+
+
+def _reopened(config: c.Config, folder: Path) -> Prepared:
+    """The data of a run, which is what its manifest says."""
+    data = folder / "data"
+    if (data / files.MANIFEST).exists() and (problem := files.damage(data)):
+        raise CheckpointError(f"{data}: {problem}: train anew")
+    return reopen(config, folder)
+
+
+def _prepare(config: c.Config, folder: Path, stop: Stop) -> Iterator[events.Event]:
+    """Make the data of a run, mark it as prepared, and train."""
+    tune_malloc()
+    stop.folder = folder
+    size = sum(os.stat(path).st_size for path in config.data.train if os.path.exists(path))
+    if size > LARGE:
+        yield events.Noticed(f"reading {size >> 20:,} MB, which takes a while")
+    try:
+        with to_disk(folder), stop.interruptible():
+            ready = prepare(config, folder)
+            network = new_network(ready.task, choose_device(config.train.device))
+            made = [path for path in sorted((folder / "data").iterdir()) if path.is_file()]
+            entries = {path.name: (path.stat().st_size, files.digest(path)) for path in made}
+            for path in (*made, *folder.glob("*.json")):
+                files.sync(path)
+            files.write_manifest(folder / "data", entries)
+            files.sync(folder)  # before it is said that all of this is there
+            write_config(folder, config, prepared=True)
+    except Interrupted:
+        yield events.Finished(0, "stopped", {}, 0.0)
+        return
+    yield from _train(ready, network, folder, None, stop)
+
+
+def _train(
+    ready: Prepared, network: Network, folder: Path, checkpoint: Path | None, stop: Stop
+) -> Iterator[events.Event]:
+    """Train a network of which which has no memory yet."""
+    stop.folder = folder
+    config = ready.task.config
+    device = choose_device(config.train.device)
+    network = materialize(network, config.seed).to(device)
+    for corpus in (ready.train, ready.dev):
+        check_ids(network, corpus, folder)
+    trainer = Trainer(ready.task, network, folder)
+    if checkpoint is not None:
+        trainer.restore(checkpoint)
+    count = sum(p.numel() for p in network.parameters())
+    yield events.Prepared(
+        len(ready.train), len(ready.dev), ready.left_out, count, str(device), trainer.at.step
+    )
+    try:
+        yield from preflight(trainer, ready, stop)
+    except Interrupted:
+        yield events.Finished(trainer.at.step, "stopped", {}, trainer.at.seconds)
+        return
+    yield from loop(trainer, ready.train, ready.dev, ready.dev_pairs, stop)
