@@ -34,7 +34,7 @@ DataOrConfig = Annotated[
     typer.Argument(help="A data file (or two, aligned line by line), or a configuration.toml."),
 ]
 TaskName = Annotated[
-    str | None, typer.Option(help="model, classify, tag or translate; else by the file's shape.")
+    str | None, typer.Option(help="language, classify, tag or translate; else by the file's shape.")
 ]
 DevFiles = Annotated[
     list[str] | None, typer.Option(help="A file to measure on (twice for two files).")

@@ -60,7 +60,7 @@ DECODERS: dict[str, dict[str, Any]] = {
 
 def config_of(task: str, encoder: str | None = None, decoder: str | None = None) -> Config:
     raw: dict[str, Any] = {"task": {"kind": task}, "data": {"max_len": 40}}
-    if task == "model":
+    if task == "language":
         raw["task"]["context"] = 40
     if encoder is not None:
         raw["encoder"] = ENCODERS[encoder]
@@ -87,7 +87,7 @@ def generator(encoder: str, decoder: str) -> Generator:
 
 
 def language_model(decoder: str) -> Generator:
-    built = network("model", None, decoder)
+    built = network("language", None, decoder)
     assert isinstance(built, Generator)
     return built
 

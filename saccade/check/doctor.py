@@ -137,7 +137,7 @@ def _labels(notes: dict[str, Group], train: Scan) -> None:
 
 def _repeats(train: Scan, dev: Scan) -> Iterator[Pick]:
     """Rows that are there twice, in both files, or with two targets."""
-    shortest = PARAGRAPH if train.kind == "model" else 0
+    shortest = PARAGRAPH if train.kind == "language" else 0
     rows, there = tally.leaks(train.tally, dev.tally, shortest)
     yield Pick("leak", dev, rows, _leaks, 0, there, train)
     for scan in (train, dev):
@@ -146,7 +146,7 @@ def _repeats(train: Scan, dev: Scan) -> Iterator[Pick]:
     rows, first, ceiling = tally.conflicts(train.tally)
     if train.kind in ("classify", "tag"):
         yield Pick("conflict", train, rows, _contradicts, 0, first, train)
-    if len(rows) and train.kind != "model":
+    if len(rows) and train.kind != "language":
         yield Pick("ceiling", train, rows[:1], _ceiling(ceiling, train.kind))
 
 

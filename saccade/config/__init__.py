@@ -3,6 +3,7 @@
 Imports no torch: reading a configuration is instant.
 """
 
+from saccade.config.legacy import modernize
 from saccade.config.schema import (
     TABLES,
     Classify,
@@ -69,6 +70,7 @@ __all__ = [
     "assign_text",
     "kind_of",
     "models_in",
+    "modernize",
     "parse",
     "read_toml",
     "write_tables",

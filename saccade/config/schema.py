@@ -46,7 +46,7 @@ class Tokenizer(Strict):
 class LanguageModel(Strict):
     """Plain text; the next token. Perplexity and bits per character; completes a prefix."""
 
-    kind: Literal["model"] = "model"
+    kind: Literal["language"] = "language"
     tokenizer: Tokenizer = Tokenizer(kind="char")
     # another run's target.json or tokenizer.json, so that the two can speak together
     vocabulary: str = ""
@@ -353,7 +353,7 @@ class Config(Strict):
         for name in ("encoder", "decoder"):
             part = getattr(self, name)
             if getattr(part, "positions", "") == "learned" and part.max_positions < longest:
-                limit = "task.context" if self.task.kind == "model" else "data.max_len"
+                limit = "task.context" if self.task.kind == "language" else "data.max_len"
                 raise ValueError(
                     f"{name}: {part.max_positions} learned positions are fewer than "
                     f"{limit} ({longest})"
@@ -386,7 +386,7 @@ class Config(Strict):
 
 
 TABLES = {
-    "model": ("decoder",),
+    "language": ("decoder",),
     "classify": ("encoder", "head"),
     "tag": ("encoder", "head"),
     "translate": ("encoder", "decoder"),

@@ -10,12 +10,14 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from saccade.config.legacy import modernize
 from saccade.config.schema import Config, Data, Decode, Decoder, Encoder, Head, Task, Train
 from saccade.errors import ConfigError
 
 
 def parse(raw: dict[str, Any], where: str) -> Config:
     """The configuration in `raw`, or one ConfigError that lists every mistake."""
+    raw = modernize(raw)
     lines: list[str] = []
     whole = True  # no table had to be taken out, so what is missing is the user's own omission
     while True:

@@ -26,7 +26,7 @@ SOURCES = """sentence1+sentence2 premise+hypothesis question1+question2 source s
 TARGETS = "target tgt label output answer summary response class category intent sentiment tags"
 
 Format = Literal["tsv", "lines", "jsonl", "conllu", "columns", "text"]
-Kind = Literal["model", "classify", "tag", "translate"]
+Kind = Literal["language", "classify", "tag", "translate"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Shape:
 def shape(paths: Sequence[str | Path], data: c.Data, task_kind: str | None = None) -> Shape:
     """What the first rows suggest: format, task and columns; what `data` says is kept."""
     try:
-        return look([str(path) for path in paths], data, task_kind, task_kind != "model")
+        return look([str(path) for path in paths], data, task_kind, task_kind != "language")
     except FileError as error:
         problem = DataError(str(error.defect))
         problem.defect = error.defect
@@ -62,7 +62,7 @@ def look(names: list[str], data: c.Data, kind: str | None, labelled: bool) -> Sh
     if form != "lines" and len(names) != 1:
         raise FileError("files", names[1], f"the format '{form}' is one file, not {len(names)}")
     if form == "text":
-        return Shape(form, "model", (), None, "plain text, not in columns: model")
+        return Shape(form, "language", (), None, "plain text, not in columns: language")
     task = cast(Kind, kind or "tag")
     if data.source and (data.target is not None or not labelled) and kind:
         return Shape(form, task, data.source, data.target, "as data.source and data.target say")
@@ -111,7 +111,7 @@ def _format(names: list[str], kind: str | None) -> Format:
         full and full[0][0] == "{" and json_object(full[0])
     ):
         return "jsonl"
-    if kind == "model":
+    if kind == "language":
         return "text"
     if name.endswith(".csv"):
         raise FileError("csv", names[0], "commas between the columns")
@@ -144,7 +144,7 @@ def _roles(
     source, target = data.source, data.target
     named, label = _named(columns)
     if not kind and target is None and list(named) == list(columns):
-        return Shape(form, "model", named, None, f"one text, {named[0]!r}: model")
+        return Shape(form, "language", named, None, f"one text, {named[0]!r}: language")
     if not labelled:
         target = None
     elif target is None and named and label:

@@ -42,7 +42,7 @@ def read(
 ) -> Rows:
     """Every example and every defect, in order. Without labels a row may hold the sources alone."""
     names = [str(path) for path in paths]
-    labelled = labelled and task_kind != "model"
+    labelled = labelled and task_kind != "language"
     try:
         data = look(names, data, task_kind, labelled).fill(data)
         rows = READERS[data.format](names, data, task_kind, labelled)

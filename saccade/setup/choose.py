@@ -139,7 +139,7 @@ def with_defaults(size: str | None, raw: dict[str, Any], where: str, seen: Surve
 
 def detect_layout(raw: dict[str, Any], where: str) -> tuple[Shape, dict[str, Any]]:
     """The shape of the training file, and the settings with the task and columns it suggests."""
-    raw = copy.deepcopy({key: value for key, value in raw.items() if key != "size"})
+    raw = c.modernize({key: value for key, value in raw.items() if key != "size"})
     for table in ("task", "data", "train", "encoder", "decoder", "head"):
         if not isinstance(raw.get(table, {}), dict):
             raise ConfigError(f"{where}: '{table}' is a table, as in {table}.kind = ...")
@@ -388,7 +388,7 @@ def least_config(kind: str) -> dict[str, Any]:
     tables: dict[str, Any] = {"task": {"kind": kind}}
     for part in c.TABLES.get(kind, ()):
         tables[part] = {"kind": "recurrent"}
-    if kind == "model":
+    if kind == "language":
         tables["decoder"]["attention"] = "off"
     if "head" in tables:
         tables["head"] = {"kind": "pooled" if kind == "classify" else "per_word"}

@@ -179,12 +179,12 @@ def split(config: c.Config) -> tuple[Callable[[], Iterator[Example]], list[Examp
         return rows, list(examples(data.dev, data, kind))
     total = sum(1 for _ in rows())
     if total < 2:
-        what = "line" if kind == "model" else "example"
+        what = "line" if kind == "language" else "example"
         raise DataError(
             f"{data.train[0]}: one {what} is too few to learn from and to measure on: "
             f"give a dev file, or more {what}s"
         )
-    if kind == "model":
+    if kind == "language":
         return _cut_off_the_end(rows, total, data)
     share = min(data.dev_share, data.dev_max / total)
     while not (dev := [row for row in rows() if is_dev(row.source, share, config.seed)]):

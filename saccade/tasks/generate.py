@@ -370,10 +370,10 @@ def attention_of(decoder: Decoder) -> nn.Module:
 
 def check_members(task: GeneratingTask, request: Request) -> None:
     """Refuse others that do not speak the same vocabulary."""
-    if request.model is not None and task.config.task.kind == "model":
+    if request.model is not None and task.config.task.kind == "language":
         raise ConfigError("decode.model: it is for other tasks; join language models by --with")
     members = [("the ensemble", task.config.task.kind, other) for other in request.others]
-    members += [("decode.model", "model", request.model)] if request.model else []
+    members += [("decode.model", "language", request.model)] if request.model else []
     for where, kind, member in members:
         if member.task.config.task.kind != kind:
             found = member.task.config.task.kind

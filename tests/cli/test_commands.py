@@ -77,7 +77,7 @@ def test_score_is_a_line_for_each_example(run: Path, call) -> None:
     assert "perplexity" in done.err
 
 
-@pytest.mark.parametrize("task", ["model", "classify", "tag"])
+@pytest.mark.parametrize("task", ["language", "classify", "tag"])
 def test_every_task_goes_from_raw_file_to_prediction(task: str, tmp_path: Path, call) -> None:
     path = corpus(tmp_path, task)
     done = call("train", path, "--out", tmp_path / "run", *QUICK, "--task", task)
@@ -90,7 +90,7 @@ def test_every_task_goes_from_raw_file_to_prediction(task: str, tmp_path: Path, 
     assert lines[1] == ""
     if task == "tag":
         assert [len(line.split()) for line in lines[:3]] == [2, 0, 1]
-    if task == "model":
+    if task == "language":
         assert lines[0].startswith("ab cd")
     assert call("evaluate", tmp_path / "run", path).code == 0
     assert call("score", tmp_path / "run", path).code == 0
@@ -99,7 +99,7 @@ def test_every_task_goes_from_raw_file_to_prediction(task: str, tmp_path: Path, 
 def test_the_shape_of_the_file_chooses_the_task(tmp_path: Path, call) -> None:
     from saccade.runs.run import read_config
 
-    for task in ("model", "classify", "tag", "translate"):
+    for task in ("language", "classify", "tag", "translate"):
         out = tmp_path / task
         done = call("train", corpus(tmp_path, task), "--out", out, *QUICK)
         assert done.code == 0, done.err

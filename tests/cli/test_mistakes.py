@@ -217,7 +217,7 @@ def test_a_run_is_not_overwritten(run: Path, call) -> None:
         ("--stream --nbest 2", "leave out"),
         ("--with nowhere", "not a run"),
         ("--set decode.model=nowhere", "not a run"),
-        ("--set decode.model={run}", "'model' is needed"),
+        ("--set decode.model={run}", "'language' is needed"),
         ("--set decode.only=nowhere.txt", "nowhere.txt"),
         ("--set decode.only=other.txt", "other.txt"),
         ('--set decode.banned=["日"]', "decode.banned"),

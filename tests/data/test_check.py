@@ -14,7 +14,7 @@ from saccade.check.findings import KEPT, Finding, table, together
 from saccade.config import Classify, Data, LanguageModel, Tag, Task, Translate
 
 TASKS: dict[str, Task] = {
-    "model": LanguageModel(),
+    "language": LanguageModel(),
     "classify": Classify(),
     "tag": Tag(),
     "translate": Translate(),
@@ -91,7 +91,7 @@ def test_missing_files_are_told(tmp_path):
 
 
 def test_lines_of_plain_text_may_repeat(tmp_path):
-    assert found(files(tmp_path, "a\n\nb\n", "a\n\n"), "model") == []
+    assert found(files(tmp_path, "a\n\nb\n", "a\n\n"), "language") == []
 
 
 def test_the_ceiling_is_what_the_most_frequent_labels_get_right(tmp_path):
@@ -111,7 +111,7 @@ def test_a_text_with_many_translations_is_information_only(tmp_path):
 @pytest.mark.parametrize("kind", TASKS)
 def test_five_lines_are_shown_in_pieces(kind, tmp_path):
     target = {"tag": "A B C", "translate": "eins zwei drei"}.get(kind, "good")
-    rows = [f"one two x{i}" + ("" if kind == "model" else f"\t{target}") for i in range(50)]
+    rows = [f"one two x{i}" + ("" if kind == "language" else f"\t{target}") for i in range(50)]
     finding = one_of(files(tmp_path, "\n".join(rows) + "\n"), kind, "tokenizer")
     assert finding.level == "info"
     shown = {Path(place.where).name: place for place in finding.places}
@@ -160,26 +160,26 @@ def test_joiners_and_marks_are_spelling_in_the_scripts_that_have_them(tmp_path):
         "👩\u200d🚀 flies",
         "ＡＢ社の本",
     ]
-    assert found(files(tmp_path, "".join(f"{row}\n" for row in rows)), "model") == []
+    assert found(files(tmp_path, "".join(f"{row}\n" for row in rows)), "language") == []
 
 
 def test_greek_in_formulas_and_phonetic_letters_are_no_look_alikes(tmp_path):
     rows = ["TNFα and IL-1β", "θɪŋk χaʊs βeta", "IT-компания и USB-кабель", "5 µm, Δx, NF-κB"]
-    assert found(files(tmp_path, "".join(f"{row}\n" for row in rows)), "model") == []
+    assert found(files(tmp_path, "".join(f"{row}\n" for row in rows)), "language") == []
 
 
 def test_of_two_forms_of_letters_the_rarer_is_told(tmp_path):
     composed, apart = "caf\u00e9", "cafe\u0301"
     rows = [f"{apart} {i}" for i in range(9)]
-    assert found(files(tmp_path, "\n".join(rows)), "model") == []  # all alike
+    assert found(files(tmp_path, "\n".join(rows)), "language") == []  # all alike
     rows[4] = f"{composed} 4"
-    assert found(files(tmp_path, "\n".join(rows)), "model") == [("normalisation", "train.tsv:5")]
+    assert found(files(tmp_path, "\n".join(rows)), "language") == [("normalisation", "train.tsv:5")]
 
 
 def test_a_language_of_its_own_by_design_is_not_told(tmp_path):
     rows = [f"the man with number {i} walks by the river" for i in range(100)]
     rows += [f"der Mann mit der Nummer {i} geht am Fluss entlang" for i in range(100)]
-    assert found(files(tmp_path, "\n".join(rows)), "model") == []
+    assert found(files(tmp_path, "\n".join(rows)), "language") == []
 
 
 MEASURE = """

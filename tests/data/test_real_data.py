@@ -26,7 +26,7 @@ LABELS = ("tsv", "classify", (2,), 1)
 FORMS = ("tsv", "translate", (1, 3), 2)
 SLOTS = ("columns", "tag", (1,), 2)
 TREES = ("conllu", "tag", ("form",), "upos")
-PLAIN = ("text", "model", (), None)
+PLAIN = ("text", "language", (), None)
 
 SETS = [
     ("cmudict_g2p/train.tsv.gz", 111_535, TEXTS),

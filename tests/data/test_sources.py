@@ -373,7 +373,7 @@ def test_numbers_of_words_and_tags_must_agree(tmp_path):
 
 def test_plain_text_keeps_its_blank_lines(tmp_path):
     path = write(tmp_path, "a\tb\n\nc\n", "book.txt")
-    assert pairs([path], kind="model") == [(("a\tb",), None), (("",), None), (("c",), None)]
+    assert pairs([path], kind="language") == [(("a\tb",), None), (("",), None), (("c",), None)]
     words = pairs([path], Data(format="text"), "tag", labelled=False)
     assert words[2] == (("c",), None)
 
@@ -408,8 +408,8 @@ def test_formats_are_known_by_content_too(tmp_path):
     assert seen(write(tmp_path, blocks, "x")) == ("columns", "tag", (1,), 2)
     jsonl = '{"src": "a", "tgt": "b"}\n{"src": "c", "tgt": "d"}\n'
     assert seen(write(tmp_path, jsonl, "x")) == ("jsonl", "translate", ("src",), "tgt")
-    assert seen(write(tmp_path, '{"text": "a"}\n', "x")) == ("jsonl", "model", ("text",), None)
-    assert seen(write(tmp_path, "A line.\n\nAnother one.\n", "x")) == ("text", "model", (), None)
+    assert seen(write(tmp_path, '{"text": "a"}\n', "x")) == ("jsonl", "language", ("text",), None)
+    assert seen(write(tmp_path, "A line.\n\nAnother one.\n", "x")) == ("text", "language", (), None)
 
 
 def test_what_the_user_says_is_kept(tmp_path):

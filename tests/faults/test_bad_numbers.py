@@ -200,7 +200,7 @@ def test_a_batch_that_does_not_fit_is_cut_with_the_same_result(
     """Dropout, dropped words, carried states and all: within 1e-6 of the whole batch."""
     more = {"word_dropout": 0.2, "rate": 0.1, "warmup": 1, "accumulate": 2, "optimizer": "sgd"}
     raw = settings(name, tmp_path, **more).model_dump(exclude_none=True)
-    raw["task"] |= {"context": 16} if raw["task"]["kind"] == "model" else {}
+    raw["task"] |= {"context": 16} if raw["task"]["kind"] == "language" else {}
     ready = prepare(parse(raw, "x"), tmp_path)
     real = type(ready.task).loss
     most = 10**9

@@ -30,7 +30,7 @@ def test_nothing_is_found_in_clean_data(name: str, packed: bool, tmp_path: Path)
     assert wrong(found(*write(CORPORA[name](), tmp_path, packed), task=TASKS.get(name))) == []
 
 
-TASKS = {"text": "model"}
+TASKS = {"text": "language"}
 Change = Callable[[Files], None]
 
 

@@ -73,7 +73,7 @@ def test_a_log_on_a_full_disk_is_a_line_and_exit_2(tmp_path: Path, server: Serve
     (tmp_path / "lines.txt").write_text("ab cd\n" * 200)
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "metrics.jsonl").symlink_to("/dev/full")
-    words = ["--task", "model", "--out", tmp_path / "run", "--set", "train.steps=2"]
+    words = ["--task", "language", "--out", tmp_path / "run", "--set", "train.steps=2"]
     done = server.run("train", tmp_path / "lines.txt", *words)
     assert done.code == 2, done.said
     assert "metrics.jsonl: cannot be written: No space left on device" in done.said

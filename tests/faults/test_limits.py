@@ -151,7 +151,9 @@ def test_training_does_not_begin_with_a_network_larger_than_the_memory(tmp_path:
     out = tmp_path / "run"
 
     def begin(dim: int) -> None:
-        saccade.train(file, task="model", out=out, settings=kind | {"decoder.dim": dim}, quiet=True)
+        saccade.train(
+            file, task="language", out=out, settings=kind | {"decoder.dim": dim}, quiet=True
+        )
 
     with pytest.raises(ConfigError, match=r"parameters.* GB .* GB of memory: lower dim"):
         begin(1_000_000)

@@ -20,7 +20,7 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "1"
 
 BASE: dict[str, dict[str, Any]] = {
     "translate": {"encoder": {"kind": "recurrent"}, "decoder": {"kind": "recurrent"}},
-    "model": {"decoder": {"kind": "transformer"}},
+    "language": {"decoder": {"kind": "transformer"}},
     "classify": {"encoder": {"kind": "convolution"}, "head": {"kind": "pooled"}},
     "tag": {"encoder": {"kind": "transformer"}, "head": {"kind": "per_word"}},
 }

@@ -23,13 +23,13 @@ RECURRENT = {"kind": "recurrent", "dim": 16, "num_layers": 1}
 RUNS = {
     "transformer": ("translate", {"encoder": TRANSFORMER, "decoder": TRANSFORMER}),
     "attention": ("translate", {"encoder": RECURRENT, "decoder": RECURRENT}),
-    "language-model": ("model", {"decoder": RECURRENT | {"attention": "off"}}),
+    "language-model": ("language", {"decoder": RECURRENT | {"attention": "off"}}),
     "classifier": ("classify", {"encoder": RECURRENT | {"kind": "convolution"}}),
     "tagger": ("tag", {"encoder": RECURRENT}),
 }
 INPUTS = {
     "translate": ["abc", "da", "bbad", "c"],
-    "model": ["ab", "c d", "dd a"],
+    "language": ["ab", "c d", "dd a"],
     "classify": ["abca x", "dab", "c c"],
     "tag": ["a b c", "dab c", "b"],
 }

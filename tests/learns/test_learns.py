@@ -126,7 +126,7 @@ def test_language_models_learn_copy_reverse_and_first(
     run = saccade.train(
         text,
         out=tmp_path / "run",
-        task="model",
+        task="language",
         quiet=True,
         settings=QUICK
         | {"task": {"tokenizer": {"kind": "char"}, "context": 48}, "decoder": decoder}

@@ -213,9 +213,9 @@ def test_details_add_up(run: Run) -> None:
         assert all(one.tree is None and not one.tokens for one in plain)
 
 
-@pytest.mark.parametrize("kind", ["translate", "model"])
+@pytest.mark.parametrize("kind", ["translate", "language"])
 def test_a_text_comes_piece_by_piece(kind: str, tmp_path: Path) -> None:
-    run = small_run(tmp_path, "gru_off" if kind == "model" else "transformer", kind=kind)
+    run = small_run(tmp_path, "gru_off" if kind == "language" else "transformer", kind=kind)
     for text in ("ab", "cda"):
         whole = run.predict([text], 1, settings=TORCH)[0].text
         pieces = list(run.stream_text(text))
@@ -231,8 +231,8 @@ def test_an_input_beyond_the_positions_leaves_its_line_empty(tmp_path: Path) -> 
     assert [bool(one.problem) for one in found] == [False, True, False]
     assert "positions" in found[1].problem
     assert found[0].text == run.predict(["ab"])[0].text
-    context = {"kind": "model", "context": 40}
-    model = small_run(tmp_path / "model", "transformer_learned", kind="model", task=context)
+    context = {"kind": "language", "context": 40}
+    model = small_run(tmp_path / "model", "transformer_learned", kind="language", task=context)
     found = model.predict(["ab", "a" * 60, "cd"])
     assert [bool(one.problem) for one in found] == [False, True, False]
     with pytest.raises(DataError, match="positions"):
@@ -278,7 +278,7 @@ def test_a_model_of_the_same_vocabulary_can_be_listened_to(run: Run, tmp_path: P
         "decoder.kind": "recurrent",
         "decoder.dim": 16,
     }
-    saccade.train(text, task="model", out=tmp_path / "lm", settings=settings, quiet=True)
+    saccade.train(text, task="language", out=tmp_path / "lm", settings=settings, quiet=True)
     alone = run.predict(TEXTS, settings=TORCH)
     loud = TORCH | {"model": str(tmp_path / "lm"), "model_weight": 20.0}
     found = run.predict(TEXTS, settings=loud)
@@ -337,7 +337,7 @@ def test_ctranslate2_says_what_torch_says(encoder: str, decoder: str, tmp_path: 
 @pytest.mark.parametrize("decoder", ["transformer", "transformer_rotary", "transformer_post"])
 def test_ctranslate2_completes_what_torch_completes(decoder: str, tmp_path: Path) -> None:
     pytest.importorskip("ctranslate2")
-    run = small_run(tmp_path, decoder, kind="model")
+    run = small_run(tmp_path, decoder, kind="language")
     texts = ["ab", "c", "abcda", "b d"] * 3
     for width in (1, 4):
         stop = {"complete": width, "max_len": 20}

@@ -19,12 +19,12 @@ from saccade.text.vocab import EOS, SEP, UNK
 from tests.architectures import DECODERS, ENCODERS
 from tests.training.test_training import corpus
 
-TASKS = ("translate", "classify", "tag", "model")
+TASKS = ("translate", "classify", "tag", "language")
 SOURCES = {
     "translate": [("abc",), ("d",), ("abcdab",), ("ab",), ("cc",)],
     "classify": [("abc x1",), ("d",), ("abcd ab",), ("a b c",), ("cc",)],
     "tag": [("a", "b"), ("d",), ("a", "b", "c", "d"), ("c", "c"), ("b", "a", "d")],
-    "model": [("abc d",), ("d",), ("abcd",), ("a",), ("cc ab",)],
+    "language": [("abc d",), ("d",), ("abcd",), ("a",), ("cc ab",)],
 }
 
 
@@ -34,10 +34,10 @@ def small_task(
     """A task with vocabularies from a small file, and a network with random weights."""
     raw, where = gather(corpus(folder, kind), task=kind)
     raw["data"]["max_len"] = 40
-    if kind != "model":
+    if kind != "language":
         raw["encoder"] = ENCODERS[encoder]
-    if kind in ("translate", "model"):
-        raw["decoder"] = DECODERS[decoder or ("gru_off" if kind == "model" else "transformer")]
+    if kind in ("translate", "language"):
+        raw["decoder"] = DECODERS[decoder or ("gru_off" if kind == "language" else "transformer")]
     raw |= more
     config, _ = fill_config(raw, where)
     task = prepare(config, folder).task
@@ -71,7 +71,7 @@ def test_scores_are_the_same_one_by_one_and_agree_with_the_loss(kind: str, tmp_p
     for pair, (log_p, count) in zip(pairs, together, strict=True):
         alone, tokens = task.score(network, [pair])[0]
         assert (alone, tokens) == (pytest.approx(log_p, abs=1e-4), count)
-    if kind == "model":
+    if kind == "language":
         return  # there the loss is of a stream, not of lines
     from saccade.data.lines import Example
 
@@ -86,7 +86,7 @@ def test_the_perplexity_of_a_text_is_that_of_its_tokens(decoder: str, tmp_path: 
     """One stream of one short line: the evaluation is scoring's sum, less the first token."""
     from saccade.data.lines import Example
 
-    task, network = small_task("model", tmp_path, decoder=decoder)
+    task, network = small_task("language", tmp_path, decoder=decoder)
     line = "ab cd abc"
     corpus_of_one = in_memory(task, [Example((line,), None)])
     found = task.evaluate(network, corpus_of_one, [((line,), None)], quick=False)
@@ -103,7 +103,7 @@ def test_the_perplexity_of_a_text_is_that_of_its_tokens(decoder: str, tmp_path: 
 
 def test_windows_predict_every_token_once(tmp_path: Path) -> None:
     task, network = small_task(
-        "model", tmp_path, decoder="transformer", task={"kind": "model", "context": 8}
+        "language", tmp_path, decoder="transformer", task={"kind": "language", "context": 8}
     )
     import numpy as np
 
@@ -239,7 +239,7 @@ def test_a_joint_vocabulary_is_one_table(tmp_path: Path) -> None:
 def test_the_end_of_a_text_is_its_dev_set_and_not_blank(tmp_path: Path) -> None:
     path = tmp_path / "text.txt"
     path.write_text("".join(f"line {i}\n" for i in range(19)) + "\n")
-    raw, where = gather(path, task="model")
+    raw, where = gather(path, task="language")
     ready = prepare(fill_config(raw, where)[0], tmp_path)
     assert [source for (source,), _ in ready.dev_pairs] == ["line 18", ""]
     raw["data"]["dev_max"] = 3
@@ -250,7 +250,7 @@ def test_the_end_of_a_text_is_its_dev_set_and_not_blank(tmp_path: Path) -> None:
 def test_a_text_of_one_line_needs_a_dev_file(tmp_path: Path) -> None:
     path = tmp_path / "text.txt"
     path.write_text("all in one line")
-    raw, where = gather(path, task="model")
+    raw, where = gather(path, task="language")
     with pytest.raises(DataError, match="give a dev file"):
         prepare(fill_config(raw, where)[0], tmp_path)
 

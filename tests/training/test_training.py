@@ -39,8 +39,8 @@ SMALL: dict[str, dict[str, Any]] = {
 TASK = {
     "transformer": "translate",
     "lstm": "translate",
-    "language model": "model",
-    "windows": "model",
+    "language model": "language",
+    "windows": "language",
     "tagger": "tag",
     "classifier": "classify",
 }
