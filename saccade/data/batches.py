@@ -1,166 +1,89 @@
-"""Tokenised corpora on disk, and batches of like lengths from them.
+"""Batches: examples of like lengths side by side, or a stream cut into columns.
 
-A corpus is written once, as flat arrays that are memory-mapped, so its size is the disk's and not
-the memory's. What an epoch's batches are, and their order, is a function of (seed, epoch) alone:
-batch i of epoch e is found in constant time, and resuming needs no history.
+What an epoch's batches are, and their order, is a function of (seed, epoch) alone: batch i of epoch
+e is found in constant time, and resuming needs no history. Neither the number of threads that make
+batches ahead of time nor their speed changes what is trained on.
 """
 
-import json
-from array import array
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
-from typing import Any, overload
+from typing import Protocol
 
 import numpy as np
 import torch
+from jaxtyping import Int
 from torch import Tensor
 
-from saccade.errors import CheckpointError, DataError
+from saccade.data.corpora import Array, Column, Corpus
+from saccade.errors import CheckpointError
 from saccade.nn.padded import Padded
 
-Array = np.ndarray[Any, np.dtype[Any]]
-BLOCK = 1 << 16  # numbers looked at together
-LONGEST = 1 << 22  # bytes of a dev example
-
-
-@dataclass(frozen=True)
-class Sequences:
-    """Rows of ids, one after the other: row i is `ids[starts[i]:starts[i + 1]]`."""
-
-    ids: Array
-    starts: Array
-
-    @classmethod
-    def of(cls, rows: Sequence[Sequence[int]]) -> "Sequences":
-        """Rows that are in memory."""
-        lengths = np.fromiter(map(len, rows), np.int64, len(rows))
-        flat = np.fromiter((i for row in rows for i in row), np.int32, int(lengths.sum()))
-        return cls(flat, np.concatenate([np.zeros(1, np.int64), lengths.cumsum()]))
-
-    def __len__(self) -> int:
-        return len(self.starts) - 1
-
-    @property
-    def lengths(self) -> Array:
-        return np.diff(self.starts)
-
-    def __getitem__(self, row: int) -> list[int]:
-        return list(self.ids[self.starts[row] : self.starts[row + 1]].tolist())
-
-    def padded(self, rows: Array) -> Padded:
-        """Some rows as one tensor, padded with 0."""
-        starts = self.starts[rows]
-        lengths = self.starts[rows + 1] - starts
-        columns = np.arange(lengths.max())
-        index = np.minimum(starts[:, None] + columns, len(self.ids) - 1)
-        values = np.where(columns < lengths[:, None], self.ids[index], 0).astype(np.int64)
-        return Padded(torch.from_numpy(values), torch.from_numpy(lengths))
-
-
-class Writer:
-    """Writes rows of ids to `NAME.ids` and `NAME.starts`, however many there are."""
-
-    def __init__(self, folder: Path, name: str):
-        self.ids = (folder / f"{name}.ids").open("wb")
-        self.starts = (folder / f"{name}.starts").open("wb")
-        self.end = 0
-        np.zeros(1, np.int64).tofile(self.starts)
-
-    def extend(self, rows: Sequence[Sequence[int]]) -> None:
-        chunk = Sequences.of(rows)
-        (self.end + chunk.starts[1:]).tofile(self.starts)
-        chunk.ids.tofile(self.ids)
-        self.end += len(chunk.ids)
-
-    def close(self) -> None:
-        self.ids.close()
-        self.starts.close()
-
-
-def open_sequences(folder: Path, name: str) -> Sequences | None:
-    """The rows that a Writer left there, mapped; None if there are none of this name."""
-    ids, starts = folder / f"{name}.ids", folder / f"{name}.starts"
-    if not ids.exists() or not starts.exists():
-        return None
-    try:
-        table, flat = np.asarray(_mapped(starts, np.int64)), _mapped(ids, np.int32)
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{ids}: cannot be read: {error}") from None
-    sound = len(table) and table[0] == 0 and table[-1] == len(flat)
-    blocks = range(0, len(table) - 1, BLOCK)
-    if not sound or any((np.diff(table[i : i + BLOCK + 1]) < 0).any() for i in blocks):
-        raise CheckpointError(f"{ids}: has {len(flat)} ids where {starts.name} says otherwise")
-    return Sequences(flat, table)
-
-
-def _mapped(path: Path, dtype: type[np.generic]) -> Array:
-    """The numbers in a file, which stay there."""
-    return np.memmap(path, dtype, "r") if path.stat().st_size else np.zeros(0, dtype)
-
-
-@dataclass(frozen=True)
-class Corpus:
-    """What a task trains on, tokenised: `words` says to which word each source position belongs."""
-
-    source: Sequences | None
-    target: Sequences
-    words: Sequences | None = None
-
-    def __len__(self) -> int:
-        return len(self.target)
-
-
-def write_corpus(folder: Path, split: str, rows: Iterable[Iterable[Sequence[Any]]]) -> None:
-    """Write chunks of rows, each as (source, target, words) columns; empty columns are left out."""
-    folder.mkdir(parents=True, exist_ok=True)
-    writers = {"target": Writer(folder, f"{split}.target")}
-    for chunk in rows:
-        for name, column in zip(("source", "target", "words"), chunk, strict=True):
-            if column:
-                if name not in writers:
-                    writers[name] = Writer(folder, f"{split}.{name}")
-                writers[name].extend(column)
-    for writer in writers.values():
-        writer.close()
-
-
-def open_corpus(folder: Path, split: str) -> Corpus:
-    """The corpus that `write_corpus` left there."""
-    target = open_sequences(folder, f"{split}.target")
-    if target is None:
-        raise CheckpointError(f"{folder}: the tokenised data of '{split}' is missing; train anew")
-    source = open_sequences(folder, f"{split}.source")
-    return Corpus(source, target, open_sequences(folder, f"{split}.words"))
+BATCHES_AHEAD = 4  # for each worker
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Some examples side by side."""
+    """Some examples side by side: a padded tensor for each source, and one for the target."""
 
-    source: Padded | None
+    sources: tuple[Padded, ...]
     target: Padded
-    words: Tensor | None = None  # (B, S): to which word a position belongs, -1 to none
 
     def to(self, device: torch.device) -> "Batch":
-        return replace(
-            self,
-            source=None if self.source is None else self.source.to(device),
-            target=self.target.to(device),
-            words=None if self.words is None else self.words.to(device),
-        )
+        if self.target.values.device == device:
+            return self
+        return Batch(tuple(source.to(device) for source in self.sources), self.target.to(device))
+
+    def rows(self, index: Int[Tensor, "n"]) -> "Batch":
+        """Some of the examples, as wide as the whole."""
+        return Batch(tuple(s.rows(index) for s in self.sources), self.target.rows(index))
+
+    @property
+    def count(self) -> int:
+        """How many examples there are."""
+        return self.target.values.size(0)
+
+    @property
+    def width(self) -> int:
+        """How many positions an example has, of all columns together, padding included."""
+        return sum(padded.values.size(1) for padded in (*self.sources, self.target))
+
+    @property
+    def words(self) -> int:
+        """How many words the sentence with the most has; 0 where words do not count."""
+        found = [int(s.words.max()) + 1 for s in self.sources if s.words is not None]
+        return max(found, default=0)
 
 
 def collate(corpus: Corpus, rows: Array) -> Batch:
     """These rows of a corpus as one batch."""
-    source = None if corpus.source is None else corpus.source.padded(rows)
+    sources = tuple(padded(column, rows) for column in corpus.sources)
+    return Batch(sources, padded(corpus.target, rows))
+
+
+def padded(column: Column, rows: Array) -> Padded:
+    """Some rows of a column as one tensor."""
+    starts = column.starts[rows]
+    lengths = column.starts[rows + 1] - starts
+    places = np.arange(lengths.max())
+    index = np.minimum(starts[:, None] + places, len(column.ids) - 1)
+    real = places < lengths[:, None]
+    values = np.where(real, column.ids[index], column.pad).astype(np.int64)
     words = None
-    if corpus.words is not None and source is not None:
-        padded = corpus.words.padded(rows)
-        padding = torch.arange(padded.values.size(1)) >= padded.lengths[:, None]
-        words = padded.values.masked_fill(padding, -1)
-    return Batch(source, corpus.target.padded(rows), words)
+    if column.words is not None:
+        words = torch.from_numpy(np.where(real, column.words[index], -1).astype(np.int64))
+    return Padded(torch.from_numpy(values), torch.from_numpy(lengths), words)
+
+
+class Batches(Protocol):
+    """The batches of an epoch, by number."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, i: int, /) -> Batch: ...
+    def __iter__(self) -> Iterator[Batch]: ...
+    def examples(self, i: int, /) -> list[int]: ...
 
 
 @dataclass(frozen=True)
@@ -179,6 +102,10 @@ class Epoch:
     def __iter__(self) -> Iterator[Batch]:
         return (self[i] for i in range(len(self)))
 
+    def examples(self, i: int) -> list[int]:
+        """Which examples of the corpus a batch is made of."""
+        return [int(row) for row in self.plan[i]]
+
 
 def epoch_of(corpus: Corpus, batch_tokens: int, seed: int, epoch: int) -> Epoch:
     """All examples once, in batches of like lengths, in an order that (seed, epoch) decides."""
@@ -194,16 +121,16 @@ def in_order(corpus: Corpus, batch_tokens: int, rows: int | None = None) -> Epoc
 
 def by_length(corpus: Corpus, batch_tokens: int, order: Array) -> list[Array]:
     """Batches of like lengths within a budget of padded tokens; `order` breaks the ties."""
-    target = corpus.target.lengths[order]
-    source = np.zeros_like(target) if corpus.source is None else corpus.source.lengths[order]
-    rank = np.lexsort((target, source))  # stable: equal lengths stay in the given order
-    order, source, target = order[rank], source[rank], target[rank]
+    lengths = [column.lengths[order] for column in corpus.columns]
+    rank = np.lexsort(lengths[::-1])  # by the first source; stable: ties stay in the given order
+    order, lengths = order[rank], [length[rank] for length in lengths]
     batches, start = [], 0
     while start < len(order):
-        size = max(1, batch_tokens // max(1, int(source[start] + target[start])))
+        size = max(1, batch_tokens // max(1, int(sum(length[start] for length in lengths))))
         while size > 1:
             block = slice(start, start + size)
-            cost = int(source[block].max() + target[block].max()) * len(source[block])
+            rows = len(order[block])
+            cost = int(sum(length[block].max() for length in lengths)) * rows
             if cost <= batch_tokens:
                 break
             size = max(1, min(size - 1, size * batch_tokens // cost))
@@ -221,11 +148,13 @@ class Stream:
     """
 
     ids: Array
+    starts: Array  # of the lines
     streams: int
     context: int
     carried: bool
     seed: int = 0
     epoch: int = 0
+    pad: int = 0
 
     def __len__(self) -> int:
         if self.carried:
@@ -235,10 +164,10 @@ class Stream:
     def __getitem__(self, i: int) -> Batch:
         """Inputs and targets as one padded target: column t + 1 is what follows column t."""
         rows = [self.ids[a : b + 1] for a, b in zip(*self.spans(i), strict=True)]
-        values = np.zeros((len(rows), max(len(row) for row in rows)), np.int64)
+        values = np.full((len(rows), max(len(row) for row in rows)), self.pad, np.int64)
         for b, row in enumerate(rows):
             values[b, : len(row)] = row
-        return Batch(None, Padded(torch.from_numpy(values), torch.tensor([len(r) for r in rows])))
+        return Batch((), Padded(torch.from_numpy(values), torch.tensor([len(r) for r in rows])))
 
     def spans(self, i: int) -> tuple[Array, Array]:
         """Where in the text the rows of a batch start and stop."""
@@ -252,11 +181,14 @@ class Stream:
     def __iter__(self) -> Iterator[Batch]:
         return (self[i] for i in range(len(self)))
 
+    def examples(self, i: int) -> list[int]:
+        """Which lines of the text the rows of a batch begin in."""
+        return [int(self.starts.searchsorted(at, "right")) - 1 for at in self.spans(i)[0]]
+
     @property
     def _row(self) -> int:
-        return -(
-            -(len(self.ids) - 1) // self.streams
-        )  # every id but the first is somebody's target
+        """The ids of a row; every id but the first is somebody's target."""
+        return -(-(len(self.ids) - 1) // self.streams)
 
     @cached_property
     def _windows(self) -> Array:
@@ -266,56 +198,42 @@ class Stream:
         return rng.permutation(starts)
 
 
-def save_examples(path: Path, examples: Iterable[Any]) -> None:
-    """Raw dev examples beside their arrays, so that a run can be evaluated without data files."""
-    with path.open("wb") as file:
-        for example in examples:
-            pair = [example.source, example.target]
-            line = json.dumps(pair, ensure_ascii=False).encode() + b"\n"
-            if len(line) > LONGEST:
-                raise DataError(
-                    f"{example.where}: a dev example of more than {LONGEST >> 20} MB: break it "
-                    "into several"
-                )
-            file.write(line)
+class Loader:
+    """The batches of every epoch, by number, made ahead of time by threads if there are any."""
 
+    def __init__(self, epoch: Callable[[int], Batches], workers: int = 0):
+        self.make_epoch, self.workers = epoch, workers
+        self.pool = ThreadPoolExecutor(workers, "loader") if workers else None
+        self.number, self.current = -1, None  # type: int, Batches | None
+        self.coming: Future[Batches] | None = None  # the next epoch's
+        self.ahead: deque[tuple[int, int, Future[Batch]]] = deque()
 
-class Examples(Sequence[tuple[tuple[str, ...], Any]]):
-    """The (source, target) pairs that `save_examples` left: sound, and still on the disk."""
+    def epoch(self, number: int) -> Batches:
+        """The batches of an epoch."""
+        if number != self.number or self.current is None:
+            due = self.coming if number == self.number + 1 else None
+            self.number = number
+            self.current = due.result() if due else self.make_epoch(number)
+            if self.pool:
+                self.coming = self.pool.submit(self.make_epoch, number + 1)
+        return self.current
 
-    def __init__(self, path: Path):
-        self.path, self.starts = path, array("q", [0])
-        try:
-            with path.open("rb") as file:
-                while line := file.readline(LONGEST + 1):
-                    self._pair(line)
-                    self.starts.append(self.starts[-1] + len(line))
-            self.content = np.asarray(_mapped(path, np.uint8))
-        except (OSError, ValueError) as error:
-            raise CheckpointError(f"{path}: cannot be read: {error}") from None
+    def take(self, number: int, start: int, count: int) -> list[Batch]:
+        """So many batches of an epoch, or as many as it still has."""
+        epoch = self.epoch(number)
+        if start >= len(epoch):
+            raise CheckpointError(f"the checkpoint is at batch {start} of {len(epoch)}: train anew")
+        stop = min(start + count, len(epoch))
+        if self.pool is None:
+            return [epoch[i] for i in range(start, stop)]
+        if self.ahead and self.ahead[0][:2] != (number, start):
+            self.ahead.clear()
+        first = self.ahead[-1][1] + 1 if self.ahead else start
+        last = min(max(stop, start + BATCHES_AHEAD * self.workers), len(epoch))
+        for i in range(first, last):
+            self.ahead.append((number, i, self.pool.submit(epoch.__getitem__, i)))
+        return [self.ahead.popleft()[2].result() for _ in range(start, stop)]
 
-    def __len__(self) -> int:
-        return len(self.starts) - 1
-
-    @overload
-    def __getitem__(self, i: int) -> tuple[tuple[str, ...], Any]: ...
-    @overload
-    def __getitem__(self, i: slice) -> list[tuple[tuple[str, ...], Any]]: ...
-    def __getitem__(self, i: Any) -> Any:
-        if isinstance(i, slice):
-            return [self[row] for row in range(len(self))[i]]
-        row = range(len(self))[i]
-        return self._pair(self.content[self.starts[row] : self.starts[row + 1]].tobytes())
-
-    def _pair(self, line: bytes) -> tuple[tuple[str, ...], Any]:
-        if len(line) > LONGEST:
-            raise CheckpointError(f"{self.path}: has an example of more than {LONGEST >> 20} MB")
-        try:
-            source, target = json.loads(line)
-            source, target = tuple(source), tuple(target) if isinstance(target, list) else target
-        except (ValueError, TypeError, RecursionError) as error:
-            raise CheckpointError(f"{self.path}: cannot be read: {error}") from None
-        texts = (*source, *(target if isinstance(target, tuple) else (target or "",)))
-        if not source or not all(isinstance(text, str) for text in texts):
-            raise CheckpointError(f"{self.path}: cannot be read: an example is no text")
-        return source, target
+    def close(self) -> None:
+        if self.pool:
+            self.pool.shutdown(wait=False, cancel_futures=True)

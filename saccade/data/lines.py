@@ -48,10 +48,16 @@ class Example:
     )  # a text, a label, one tag a word; None where there is none
     file: str = ""
     line: int = 0
+    others: tuple[str | tuple[str, ...], ...] = ()  # further targets that are as right
 
     @property
     def where(self) -> str:
         return f"{self.file}:{self.line}"
+
+    @property
+    def references(self) -> tuple[str | tuple[str, ...], ...]:
+        """All targets that are right."""
+        return () if self.target is None else (self.target, *self.others)
 
 
 @dataclass(frozen=True, slots=True)

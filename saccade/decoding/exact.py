@@ -122,7 +122,7 @@ def _states(batch: Sequence[Prefix]) -> Any:
         group = list(some)
         rows = torch.tensor([prefix.row for prefix in group])
         parts.append(select(group[0].state, rows))
-    return parts[0] if len(parts) == 1 else concat(parts)
+    return concat(parts)
 
 
 @torch.inference_mode()

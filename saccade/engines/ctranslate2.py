@@ -17,7 +17,7 @@ from saccade.decoding.search import Hypothesis, Length
 from saccade.engines.export import export_ctranslate2, is_export, is_safe, longest, spec_of, why_not
 from saccade.engines.processes import cores
 from saccade.errors import ConfigError
-from saccade.models.build import Generator
+from saccade.models.networks import Generator
 from saccade.nn.watch import watched
 from saccade.tasks.generate import SILENT, Found, GeneratingTask
 from saccade.tasks.task import Prediction, Query, Request, Task, cut, device_of
@@ -84,7 +84,7 @@ def export(task: Task, network: Any, folder: Path, stamp: str = "") -> None:
 
 def vocabularies(task: GeneratingTask) -> tuple[list[str], list[str]]:
     """The names of all tokens of the source, if there is one, and of the target."""
-    source = names_of(task.source) if isinstance(task, Translate) else []
+    source = names_of(task.source.tokenizer) if isinstance(task, Translate) else []
     return source, names_of(task.output)
 
 
@@ -108,7 +108,7 @@ class CTranslate2Engine:
 
         assert isinstance(task, GeneratingTask)
         self.task, self.network = task, network
-        self.source = names_of(task.source) if isinstance(task, Translate) else None
+        self.source = names_of(task.source.tokenizer) if isinstance(task, Translate) else None
         self.target = names_of(task.output)
         self.ids = {name: i for i, name in enumerate(self.target)}
         self.longest = longest(task.config)

@@ -16,11 +16,13 @@ from torch import Tensor, nn
 
 from saccade import config as c
 from saccade.errors import ConfigError
-from saccade.models.build import Generator
 from saccade.models.decoders import TransformerDecoder
-from saccade.models.encoders import TransformerEncoder
+from saccade.models.encoders import Encoder
+from saccade.models.networks import Generator
 from saccade.nn.attention import CrossAttention, SelfAttention
+from saccade.nn.bodies import TransformerBody
 from saccade.nn.positions import Learned, Sinusoidal, sinusoids
+from saccade.nn.stems import TextStem
 from saccade.nn.transformer import Block, FeedForward
 
 POSITIONS = 2048  # of a table of waves, which here has an end
@@ -202,14 +204,17 @@ def _common(settings: Any) -> dict[str, Any]:
 
 
 def _encoder(settings: Any, encoder: Any) -> Any:
-    assert isinstance(encoder, TransformerEncoder)
+    assert isinstance(encoder, Encoder)
+    body = encoder.body
+    assert isinstance(body, TransformerBody)
+    assert isinstance(encoder.stem, TextStem)
     spec = _specs().TransformerEncoderSpec(**_common(settings))
-    spec.embeddings[0].weight = _array(encoder.embedding.weight)
+    spec.embeddings[0].weight = _array(encoder.stem.embedding.weight)
     spec.scale_embeddings = settings.scale_embedding
-    spec.position_encodings.encodings = _array(_table(encoder.positions, settings.dim))
+    spec.position_encodings.encodings = _array(_table(body.positions, settings.dim))
     if settings.norm_first:
-        _norm(spec.layer_norm, encoder.norm)
-    for layer, block in zip(spec.layer, encoder.blocks, strict=True):
+        _norm(spec.layer_norm, body.norm)
+    for layer, block in zip(spec.layer, body.blocks, strict=True):
         assert isinstance(block, Block)
         _self_attention(layer.self_attention, block)
         _feed_forward(layer.ffn, block)
@@ -225,11 +230,11 @@ def _decoder(settings: Any, decoder: Any, with_memory: bool) -> Any:
     spec.embeddings.weight = _array(decoder.embedding.weight)
     spec.scale_embeddings = settings.scale_embedding
     if not rotary:
-        spec.position_encodings.encodings = _array(_table(decoder.positions, settings.dim))
+        spec.position_encodings.encodings = _array(_table(decoder.stack.positions, settings.dim))
     if settings.norm_first:
-        _norm(spec.layer_norm, decoder.norm)
+        _norm(spec.layer_norm, decoder.stack.norm)
     _linear(spec.projection, decoder.output.weight, decoder.output.bias)
-    for layer, block in zip(spec.layer, decoder.blocks, strict=True):
+    for layer, block in zip(spec.layer, decoder.stack.blocks, strict=True):
         _self_attention(layer.self_attention, block)
         if with_memory:
             _cross_attention(layer.attention, block)

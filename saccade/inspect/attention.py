@@ -3,15 +3,16 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from saccade.data.batches import collate
+from saccade.data.lines import Example
 from saccade.errors import ConfigError
-from saccade.models.build import Generator
-from saccade.nn.padded import pad
+from saccade.models.networks import Generator, shifted
 from saccade.nn.watch import over_time, watch
-from saccade.tasks.generate import shifted
 from saccade.tasks.task import Source, device_of
 from saccade.tasks.translate import Translate
 
@@ -34,11 +35,11 @@ class Alignment:
 
 def align(task: Translate, network: Generator, source: Source, target: str) -> Alignment:
     """The attention from `target` to `source` as the decoder reads it: one forced pass, watched."""
-    (sources, targets, _) = task.encode([(source, target)])
-    device = device_of(network)
-    tokens, _ = shifted(pad(targets).to(device))
+    corpus = task.encode([Example(source, target)])
+    batch = collate(corpus, np.arange(1)).to(device_of(network))
+    tokens, _ = shifted(batch.target)
     with torch.inference_mode(), watch(network) as maps:
-        state = network.decoder.start(network.encode(pad(sources).to(device)), 1)
+        state = network.decoder.start(network.encode(batch.sources), 1)
         network.decoder(tokens, state)
     found = {}
     for path, calls in maps.items():
@@ -47,7 +48,8 @@ def align(task: Translate, network: Generator, source: Source, target: str) -> A
             found[path] = weights if weights.dim() == 2 else weights.mean(0)
     if not found:
         raise ConfigError("this model has no attention to the source: decoder.attention is 'off'")
-    return Alignment(task.source.tokens(sources[0]), task.target.tokens(targets[0][1:]), found)
+    read, said = corpus.sources[0][0], corpus.target[0][1:]
+    return Alignment(task.source.tokenizer.tokens(read), task.output.tokens(said), found)
 
 
 def draw_text(alignment: Alignment) -> str:

@@ -1,83 +1,39 @@
 """Configurations -> networks: one `match` per union, and the first weights of every layer.
 
-A network is first built, without memory, on the meta device; `materialize` gives it storage and
-its first weights. `build` does both.
+A network is first built on the meta device, without memory; `materialize` gives it storage and its
+first weights. `build` does both.
 """
 
+from collections.abc import Sequence
 from typing import assert_never
 
 import torch
-from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import nn
 
 from saccade import config as c
 from saccade.models import decoders, encoders, heads
-from saccade.nn import attention, positions
+from saccade.models.networks import Classifier, Generator, Network, Tagger
+from saccade.nn import attention, bodies, positions
 from saccade.nn.convolution import GatedConvolution
-from saccade.nn.loss import Loss
-from saccade.nn.padded import Memory, Padded
+from saccade.nn.dropout import WordDropout
 from saccade.nn.recurrent import Recurrent
-from saccade.nn.transformer import Block, build_norm
+from saccade.nn.stems import Embedding, TextStem
+from saccade.nn.transformer import Block, CausalStack, build_norm
+from saccade.text.vocab import Inventory
 
 
-class Generator(nn.Module):
-    """A decoder, after an encoder or, as a language model, alone."""
-
-    def __init__(self, encoder: encoders.Encoder | None, decoder: decoders.Decoder):
-        super().__init__()
-        self.encoder = encoder
-        self.decoder = decoder
-
-    def forward(
-        self, source: Padded | None, tokens: Int[Tensor, "B T"], targets: Padded, smoothing: float
-    ) -> Loss:
-        """Teacher forcing: the loss of `targets` when the decoder reads `tokens`."""
-        state = self.decoder.start(self.encode(source), tokens.size(0))
-        return self.decoder.loss(tokens, targets, state, smoothing)[0]
-
-    def encode(self, source: Padded | None) -> Memory | None:
-        """The memory of a source; None of none."""
-        return None if self.encoder is None or source is None else self.encoder(source)
+def build(
+    config: c.Config, sources: Sequence[Inventory], target: Inventory, seed: int | None = None
+) -> Network:
+    """A configuration's network with its first weights, for these sets of ids or labels."""
+    seed = config.seed if seed is None else seed
+    return materialize(build_meta(config, sources, target), seed)
 
 
-class Classifier(nn.Module):
-    """An encoder and a pooled head: (B, labels)."""
-
-    def __init__(self, encoder: encoders.Encoder, head: heads.Pooled):
-        super().__init__()
-        self.encoder = encoder
-        self.head = head
-
-    def forward(self, source: Padded) -> Float[Tensor, "B labels"]:
-        return self.head(self.encoder(source))  # type: ignore[no-any-return]
-
-
-class Tagger(nn.Module):
-    """An encoder and a head for each word: (B, words, labels)."""
-
-    def __init__(self, encoder: encoders.Encoder, head: heads.PerWord):
-        super().__init__()
-        self.encoder = encoder
-        self.head = head
-
-    def forward(self, source: Padded, words: Int[Tensor, "B S"]) -> Float[Tensor, "B words labels"]:
-        return self.head(self.encoder(source), words)  # type: ignore[no-any-return]
-
-
-Network = Generator | Classifier | Tagger
-
-
-def build(config: c.Config, source_size: int, target_size: int, seed: int | None = None) -> Network:
-    """A configuration's network with its first weights; the sizes are of vocabularies or labels."""
-    return materialize(
-        build_meta(config, source_size, target_size), config.seed if seed is None else seed
-    )
-
-
-def build_meta(config: c.Config, source_size: int, target_size: int) -> Network:
+def build_meta(config: c.Config, sources: Sequence[Inventory], target: Inventory) -> Network:
     """A configuration's network without memory: shapes alone, on the meta device."""
     with torch.device("meta"):
-        return build_network(config, source_size, target_size)
+        return build_network(config, sources, target)
 
 
 def materialize(network: Network, seed: int) -> Network:
@@ -88,38 +44,58 @@ def materialize(network: Network, seed: int) -> Network:
     return network
 
 
-def build_network(config: c.Config, source_size: int, target_size: int) -> Network:
+def build_network(config: c.Config, sources: Sequence[Inventory], target: Inventory) -> Network:
     """The network of a configuration, on the current device, with no particular weights."""
-    encoder = None if config.encoder is None else build_encoder(config.encoder, source_size)
+    train = config.train
+    encoder = None
+    if config.encoder is not None:
+        each = [build_encoder(config.encoder, source, train.word_dropout) for source in sources]
+        encoder = each[0] if len(each) == 1 else encoders.Encoders(each)
     match config.task:
-        case c.LanguageModel():
+        case c.LanguageModel() | c.Translate():
             assert config.decoder is not None
-            return Generator(None, build_decoder(config.decoder, target_size, None))
-        case c.Translate():
-            assert config.decoder is not None
-            assert encoder is not None
-            decoder = build_decoder(config.decoder, target_size, encoder.dim)
-            if config.task.joint:
-                encoder.embedding.weight = decoder.embedding.weight
-            return Generator(encoder, decoder)
+            memory_dim = None if encoder is None else encoder.dim
+            decoder = build_decoder(config.decoder, target, memory_dim, train.word_dropout)
+            if isinstance(config.task, c.Translate) and config.task.joint:
+                assert isinstance(encoder, encoders.Encoder)
+                assert isinstance(encoder.stem, TextStem)
+                encoder.stem.embedding.weight = decoder.embedding.weight
+            return Generator(
+                encoder,
+                decoder,
+                label_smoothing=train.label_smoothing,
+                scheduled_sampling=train.scheduled_sampling,
+                special=target.special,
+            )
         case c.Classify():
             assert isinstance(config.head, c.Pooled)
             assert encoder is not None
-            head = config.head
-            return Classifier(
-                encoder, heads.Pooled(encoder.dim, target_size, head.pool, head.dropout)
-            )
+            pooled = heads.Pooled(encoder.dim, target.size, config.head.pool, config.head.dropout)
+            return Classifier(encoder, pooled, label_smoothing=train.label_smoothing)
         case c.Tag():
             assert isinstance(config.head, c.PerWord)
             assert encoder is not None
-            return Tagger(encoder, heads.PerWord(encoder.dim, target_size, config.head.dropout))
+            per_word = heads.PerWord(encoder.dim, target.size, config.head.dropout)
+            return Tagger(encoder, per_word, label_smoothing=train.label_smoothing)
         case _:
             assert_never(config.task)
 
 
 def build_encoder(
-    config: c.RecurrentEncoder | c.TransformerEncoder | c.Convolution, vocab_size: int
+    config: c.RecurrentEncoder | c.TransformerEncoder | c.Convolution,
+    source: Inventory,
+    word_dropout: float = 0.0,
 ) -> encoders.Encoder:
+    """A stem for the source, and the body that the configuration names."""
+    scaled = not isinstance(config, c.TransformerEncoder) or config.scale_embedding
+    embedding = Embedding(source.size, config.dim, scaled)
+    stem = TextStem(embedding, build_word_dropout(source, word_dropout))
+    return encoders.Encoder(stem, build_body(config), config.dim)
+
+
+def build_body(
+    config: c.RecurrentEncoder | c.TransformerEncoder | c.Convolution,
+) -> bodies.Body:
     match config:
         case c.RecurrentEncoder():
             layers = Recurrent(
@@ -131,19 +107,12 @@ def build_encoder(
                 dropout=config.dropout,
                 residual=config.residual,
             )
-            embedding = encoders.Embedding(vocab_size, config.dim, scaled=True)
-            return encoders.RecurrentEncoder(embedding, layers, config.dropout)
+            return bodies.RecurrentBody(layers, config.dropout)
         case c.TransformerEncoder():
-            return encoders.TransformerEncoder(
-                encoders.Embedding(vocab_size, config.dim, config.scale_embedding),
-                build_positions(config),
-                build_blocks(config, None),
-                build_norm(config.norm, config.dim) if config.norm_first else nn.Identity(),
-                config.dropout,
-            )
+            parts = build_positions(config), build_blocks(config, None), build_last_norm(config)
+            return bodies.TransformerBody(*parts, config.dropout)
         case c.Convolution():
-            return encoders.ConvolutionEncoder(
-                encoders.Embedding(vocab_size, config.dim, scaled=True),
+            return bodies.ConvolutionBody(
                 build_positions(config),
                 [
                     GatedConvolution(config.dim, config.kernel, config.dropout)
@@ -156,8 +125,12 @@ def build_encoder(
 
 
 def build_decoder(
-    config: c.RecurrentDecoder | c.TransformerDecoder, vocab_size: int, memory_dim: int | None
+    config: c.RecurrentDecoder | c.TransformerDecoder,
+    target: Inventory,
+    memory_dim: int | None,
+    word_dropout: float = 0.0,
 ) -> decoders.Decoder:
+    words = build_word_dropout(target, word_dropout)
     match config:
         case c.RecurrentDecoder():
             off = config.attention == "off" or memory_dim is None
@@ -171,7 +144,8 @@ def build_decoder(
                 residual=config.residual,
             )
             return decoders.RecurrentDecoder(
-                encoders.Embedding(vocab_size, config.dim, scaled=True),
+                Embedding(target.size, config.dim, scaled=True),
+                words,
                 layers,
                 memory_dim=memory_dim,
                 attention=None if off else build_attention(config, memory_dim or 0),
@@ -180,16 +154,21 @@ def build_decoder(
                 tied=config.tied,
             )
         case c.TransformerDecoder():
-            return decoders.TransformerDecoder(
-                encoders.Embedding(vocab_size, config.dim, config.scale_embedding),
-                build_positions(config),
-                build_blocks(config, memory_dim),
-                build_norm(config.norm, config.dim) if config.norm_first else nn.Identity(),
-                config.dropout,
-                config.tied,
-            )
+            embedding = Embedding(target.size, config.dim, config.scale_embedding)
+            blocks = build_blocks(config, memory_dim)
+            parts = build_positions(config), blocks, build_last_norm(config)
+            stack = CausalStack(*parts, config.dropout)
+            return decoders.TransformerDecoder(embedding, words, stack, config.tied)
         case _:
             assert_never(config)
+
+
+def build_word_dropout(ids: Inventory, share: float) -> WordDropout:
+    return WordDropout(share, ids.unk, ids.special)
+
+
+def build_last_norm(config: c.Transformer) -> nn.Module:
+    return build_norm(config.norm, config.dim) if config.norm_first else nn.Identity()
 
 
 def build_attention(config: c.RecurrentDecoder, memory_dim: int) -> attention.Attention:
@@ -251,7 +230,7 @@ def init_weights(network: nn.Module) -> None:
     tables = {id(m.weight) for m in network.modules() if isinstance(m, nn.Embedding)}
     for module in network.modules():
         match module:
-            case encoders.Embedding():
+            case Embedding():
                 nn.init.normal_(module.weight, std=module.embedding_dim**-0.5)
             case nn.Embedding():
                 nn.init.normal_(module.weight, std=0.02)

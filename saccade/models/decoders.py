@@ -5,30 +5,32 @@ the source was, and none remembers anything between calls: all that goes on is i
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from math import inf
 from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from saccade.models.encoders import Embedding
-from saccade.nn.attention import Attention, Cache, additive_mask
-from saccade.nn.dropout import Dropout
-from saccade.nn.loss import Loss, projected_cross_entropy
+from saccade.nn.attention import Attention, additive_mask
+from saccade.nn.cache import KVCache
+from saccade.nn.dropout import Dropout, WordDropout
+from saccade.nn.loss import Loss, projected_loss
 from saccade.nn.padded import Memory, Padded
 from saccade.nn.recurrent import LayerState, Recurrent
-from saccade.nn.state import Fixed, Grown, shared
-from saccade.nn.transformer import Block
+from saccade.nn.state import Fixed, shared
+from saccade.nn.stems import Embedding
+from saccade.nn.transformer import CausalStack
 
 
 class Decoder(nn.Module, ABC):
     """What all decoders share: an embedding below, an output layer above."""
 
-    def __init__(self, embedding: Embedding, dim: int, tied: bool):
+    carries = False  # whether a language model goes on where the batch before it stopped
+
+    def __init__(self, embedding: Embedding, words: WordDropout, dim: int, tied: bool):
         super().__init__()
         self.dim = dim
+        self.words = words
         self.embedding = embedding
         self.output = nn.Linear(dim, embedding.num_embeddings)  # (V, D)
         if tied:
@@ -36,7 +38,11 @@ class Decoder(nn.Module, ABC):
 
     @abstractmethod
     def start(self, memory: Memory | None, rows: int) -> Any:
-        """The state before the first token, for a memory or, without one, for so many rows."""
+        """The state before the first token, for a memory or, without one, for so many rows.
+
+        Uses no parameters: what has to be computed of the memory is computed with the first token,
+        inside `forward`.
+        """
 
     @abstractmethod
     def hidden(self, tokens: Int[Tensor, "B T"], state: Any) -> tuple[Float[Tensor, "B T D"], Any]:
@@ -55,19 +61,13 @@ class Decoder(nn.Module, ABC):
     ) -> tuple[Loss, Any]:
         """The loss of `targets` after `tokens`, and the state; logits are never all in memory."""
         hidden, state = self.hidden(tokens, state)
-        loss, nll = projected_cross_entropy(
-            targets.real(hidden),
-            self.output.weight,
-            self.output.bias,
-            targets.real(targets.values),
-            smoothing,
-        )
-        return Loss(loss, nll, targets.count), state
+        output = self.output
+        return projected_loss(hidden, output.weight, output.bias, targets, smoothing), state
 
 
 class RecurrentState(NamedTuple):
-    layers: tuple[LayerState, ...]
-    source: Fixed | None  # (keys, values, keep) with attention, (context,) without
+    layers: tuple[LayerState, ...] | None  # None before the first token
+    source: Fixed | None  # a Memory; after the first token what is read of it at every step
 
 
 class RecurrentDecoder(Decoder):
@@ -79,9 +79,12 @@ class RecurrentDecoder(Decoder):
     output (Luong et al. 2015), which lets the whole target run through the layers at once.
     """
 
+    carries = True
+
     def __init__(
         self,
         embedding: Embedding,
+        words: WordDropout,
         layers: Recurrent,
         *,
         memory_dim: int | None,
@@ -90,7 +93,7 @@ class RecurrentDecoder(Decoder):
         dropout: float,
         tied: bool,
     ):
-        super().__init__(embedding, layers.dim, tied)
+        super().__init__(embedding, words, layers.dim, tied)
         self.layers = layers
         self.drop = Dropout(dropout)
         self.attention = attention
@@ -103,42 +106,62 @@ class RecurrentDecoder(Decoder):
             self.readout = nn.Linear(width, layers.dim)
 
     def start(self, memory: Memory | None, rows: int) -> RecurrentState:
-        if memory is None:
-            return RecurrentState(self.layers.zeros(rows, self.embedding.weight), None)
-        parts = torch.split(torch.tanh(self.first(memory.summary)), self.dim, -1)
-        each = len(parts) // len(self.layers.layers)
-        layers = tuple(parts[i : i + each] for i in range(0, len(parts), each))
-        if self.attention is None:
-            return RecurrentState(layers, Fixed((memory.summary,)))
-        keys = self.attention.prepare(memory.values)
-        return RecurrentState(layers, Fixed((keys, memory.values, memory.keep)))
+        return RecurrentState(None, None if memory is None else Fixed(memory))
+
+    def blank(self, rows: int) -> RecurrentState:
+        """The state of a language model that has read nothing."""
+        return RecurrentState(self.layers.zeros(rows, self.embedding.weight.detach()), None)
 
     def hidden(
         self, tokens: Int[Tensor, "B T"], state: RecurrentState
     ) -> tuple[Float[Tensor, "B T D"], RecurrentState]:
-        embedded = self.drop(self.embedding(tokens))
-        if state.source is None:
-            outputs, layers = self.layers(embedded, state.layers)
+        embedded = self.drop(self.embedding(self.words(tokens)))
+        layers, source = state
+        if source is not None and isinstance(source.tree, Memory):
+            source = Fixed(self._prepared(source.tree))
+        if layers is None:
+            layers = self._first_layers(state, embedded)
+        if source is None:
+            outputs, layers = self.layers(embedded, layers)
         elif self.attention is None:
-            (summary,) = state.source.tree
+            (summary,) = source.tree
             context = shared(summary, tokens.size(0)).unsqueeze(1).expand(-1, tokens.size(1), -1)
-            outputs, layers = self.layers(torch.cat([embedded, context], -1), state.layers)
+            outputs, layers = self.layers(torch.cat([embedded, context], -1), layers)
         elif self.context_in_cell:
-            outputs, layers = self._context_in_cell(self.attention, embedded, state)
+            outputs, layers = self._context_in_cell(self.attention, embedded, layers, source.tree)
         else:
-            outputs, layers = self.layers(embedded, state.layers)
-            context = self.attention(outputs, *state.source.tree)
+            outputs, layers = self.layers(embedded, layers)
+            context = self.attention(outputs, *source.tree)
             outputs = torch.tanh(self.readout(torch.cat([outputs, context], -1)))
-        return self.drop(outputs), RecurrentState(layers, state.source)
+        return self.drop(outputs), RecurrentState(layers, source)
+
+    def _prepared(self, memory: Memory) -> tuple[Tensor | None, ...]:
+        """What is read of a memory at every step: (keys, values, keep), or its summary alone."""
+        if self.attention is None:
+            return (memory.summary,)
+        return self.attention.prepare(memory.values), memory.values, memory.keep
+
+    def _first_layers(
+        self, state: RecurrentState, embedded: Float[Tensor, "B T D"]
+    ) -> tuple[LayerState, ...]:
+        if state.source is None:
+            return self.layers.zeros(embedded.size(0), embedded)
+        first = torch.tanh(self.first(state.source.tree.summary))  # (M, layers * parts * D)
+        parts = torch.split(shared(first, embedded.size(0)), self.dim, -1)
+        each = len(parts) // len(self.layers.layers)
+        return tuple(parts[i : i + each] for i in range(0, len(parts), each))
 
     def _context_in_cell(
-        self, attention: Attention, embedded: Float[Tensor, "B T D"], state: RecurrentState
+        self,
+        attention: Attention,
+        embedded: Float[Tensor, "B T D"],
+        layers: tuple[LayerState, ...],
+        source: tuple[Any, ...],
     ) -> tuple[Float[Tensor, "B T D"], tuple[LayerState, ...]]:
-        assert state.source is not None
-        layers, outputs, contexts = state.layers, [], []
+        outputs, contexts = [], []
         for column in torch.split(embedded, 1, dim=1):
             query = layers[-1][0].unsqueeze(1)  # s_{t-1}: (B, 1, D)
-            context = attention(query, *state.source.tree)
+            context = attention(query, *source)
             output, layers = self.layers(torch.cat([column, context], -1), layers)
             outputs.append(output)
             contexts.append(context)
@@ -147,115 +170,30 @@ class RecurrentDecoder(Decoder):
 
 
 class TransformerState(NamedTuple):
-    """Keys and values of all hypotheses about a source stand together and are never moved: each
-    row remembers which are its own."""
-
-    caches: Fixed | None  # each layer's keys and values so far: (M, H, L, K)
-    own: Int[Tensor, "B t"] | None  # whose places they have among the L; None: all, in order
-    source: Fixed | None  # (each layer's keys and values of the memory, its mask)
+    cache: KVCache
+    source: Fixed | None  # a Memory; after the first token (keys and values of each layer, mask)
 
 
 class TransformerDecoder(Decoder):
     """Every position looks back at all before it, and at the memory if there is one."""
 
-    def __init__(
-        self,
-        embedding: Embedding,
-        positions: nn.Module,
-        blocks: list[Block],
-        norm: nn.Module,
-        dropout: float,
-        tied: bool,
-    ):
-        super().__init__(embedding, embedding.embedding_dim, tied)
-        self.positions = positions
-        self.blocks: Sequence[Block] = nn.ModuleList(blocks)  # type: ignore[assignment]
-        self.norm = norm
-        self.drop = Dropout(dropout)
+    def __init__(self, embedding: Embedding, words: WordDropout, stack: CausalStack, tied: bool):
+        super().__init__(embedding, words, embedding.embedding_dim, tied)
+        self.stack = stack
 
     def start(self, memory: Memory | None, rows: int) -> TransformerState:
-        if memory is None:
-            return TransformerState(None, None, None)
-        sources = tuple(block.cross.prepare(memory.values) for block in self.blocks)
-        mask = additive_mask(memory.keep, memory.values.dtype)
-        return TransformerState(None, None, Fixed((sources, mask)))
+        return TransformerState(KVCache(), None if memory is None else Fixed(memory))
 
     def hidden(
         self, tokens: Int[Tensor, "B T"], state: TransformerState
     ) -> tuple[Float[Tensor, "B T D"], TransformerState]:
-        B, before = tokens.size(0), None if state.caches is None else state.caches.tree
-        own = state.own
-        if own is not None and before is not None and own.size(1) % TIDY == 0:
-            before, own = _tidy(before, own)
-        L = 0 if before is None else before[0][0].length
-        past = L if own is None else own.size(1)
-        heard, memory_mask = (None, None) if state.source is None else state.source.tree
-        M = B if before is None else before[0][0].buffer.size(0)
-        M = M if heard is None else heard[0][0].size(0)
-        mask = None
-        if B > M:
-            own, mask = _own(tokens, own, M, L, self.embedding.weight.dtype)
-        x = self.drop(self.positions(self.embedding(tokens), past))
-        caches = []
-        for i, block in enumerate(self.blocks):
-            x, cache = block(
-                x,
-                mask,
-                cache=None if before is None else before[i],
-                causal=mask is None,
-                past=past,
-                sources=M,
-                memory=None if heard is None else heard[i],
-                memory_mask=memory_mask,
-            )
-            caches.append(cache)
-        return self.norm(x), TransformerState(Fixed(tuple(caches)), own, state.source)
-
-
-TIDY = 8  # steps, after which the keys and values of what was given up are left out
-
-
-def _tidy(
-    caches: tuple[Cache, ...], own: Int[Tensor, "B t"]
-) -> tuple[tuple[Cache, ...], Int[Tensor, "B t"]]:
-    """The caches without the places that are no row's own any more, and the rows' places then.
-
-    Hypotheses about one source have most of their past in common.
-    """
-    sources, _, length, _ = caches[0][0].tensor.shape
-    theirs = own.view(sources, -1)  # (M, rows * t)
-    used = torch.zeros(sources, length, dtype=torch.long, device=own.device)
-    used.scatter_(1, theirs, 1)
-    kept = int(used.sum(1).max())
-    if 2 * kept > length:
-        return caches, own
-    places = used.argsort(dim=1, descending=True, stable=True)[:, :kept]  # (M, kept)
-    own = (used.cumsum(1) - 1).gather(1, theirs).view_as(own)
-
-    def few(grown: Grown) -> Grown:
-        _, H, _, K = grown.buffer.shape
-        index = places[:, None, :, None].expand(-1, H, -1, K)
-        return Grown.of(grown.tensor.gather(2, index))
-
-    return tuple((few(key), few(value)) for key, value in caches), own
-
-
-def _own(
-    tokens: Int[Tensor, "B T"],
-    own: Int[Tensor, "B t"] | None,
-    sources: int,
-    length: int,
-    dtype: torch.dtype,
-) -> tuple[Int[Tensor, "B n"], Float[Tensor, "M 1 q k"]]:
-    """Where the rows' keys are among those of their source, with these tokens' behind the rest,
-    and what to add to scores so that each token sees its own row's, up to itself."""
-    (B, T), device = tokens.shape, tokens.device
-    if own is None:
-        own = torch.arange(length, device=device).expand(B, -1)
-    total = length + B // sources * T
-    new = torch.arange(length, total, device=device).view(-1, T).repeat(sources, 1)  # (B, T)
-    own = torch.cat([own, new], 1)
-    mask = torch.full((B, T, total), -inf, dtype=dtype, device=device)
-    for i in range(T):
-        mask[:, i].scatter_(1, own[:, : own.size(1) - T + i + 1], 0.0)
-    return own, mask.view(sources, 1, -1, total)
+        x = self.embedding(self.words(tokens))
+        if state.source is None:
+            x, cache, _ = self.stack(x, state.cache)
+            return x, TransformerState(cache, None)
+        source: Any = state.source.tree
+        if isinstance(source, Memory):
+            source = source.values, additive_mask(source.keep, x.dtype)
+        memory, mask = source
+        x, cache, heads = self.stack(x, state.cache, memory, mask)
+        return x, TransformerState(cache, Fixed((heads, mask)))

@@ -1,99 +1,38 @@
-"""Encoders: `Padded -> Memory`. Three ways to process a sequence, side by side."""
+"""Encoders: a stem and a body, `Padded -> Memory`; of several sources, memories laid end to end."""
 
-from math import sqrt
+import torch
+from torch import nn
 
-from jaxtyping import Float
-from torch import Tensor, nn
-
-from saccade.nn.attention import additive_mask
-from saccade.nn.convolution import GatedConvolution
-from saccade.nn.dropout import Dropout
-from saccade.nn.padded import Memory, Padded, masked_mean
-from saccade.nn.recurrent import Recurrent
-from saccade.nn.transformer import Block
+from saccade.nn.bodies import Body
+from saccade.nn.padded import Memory, Padded, end_to_end
 
 
-class Embedding(nn.Embedding):
-    """A table of vectors, multiplied by sqrt(dim) where the Transformer wants it.     (V, D)"""
+class Encoder(nn.Module):
+    """One source: its stem makes vectors, its body relates them."""
 
-    def __init__(self, vocab_size: int, dim: int, scaled: bool = False):
-        super().__init__(vocab_size, dim)
-        self.scale = sqrt(dim) if scaled else 1.0
-
-    def forward(self, tokens: Tensor) -> Float[Tensor, "*shape D"]:
-        vectors = super().forward(tokens)
-        return vectors if self.scale == 1.0 else vectors * self.scale
-
-
-class RecurrentEncoder(nn.Module):
-    """Reads step by step; the summary is the top layer's last state in each direction."""
-
-    def __init__(self, embedding: Embedding, layers: Recurrent, dropout: float):
+    def __init__(self, stem: nn.Module, body: Body, dim: int):
         super().__init__()
-        self.dim = layers.dim
-        self.embedding = embedding
-        self.layers = layers
-        self.drop = Dropout(dropout)
+        self.dim = dim
+        self.stem = stem
+        self.body = body
 
     def forward(self, source: Padded) -> Memory:
-        keep = source.keep
-        x = self.drop(self.embedding(source.values))
-        values, states = self.layers(x, lengths=None if keep is None else source.lengths)
-        return Memory(self.drop(values), keep, states[-1][0])
+        return self.body(self.stem(source), source.keep, source.lengths)  # type: ignore[no-any-return]
 
 
-class TransformerEncoder(nn.Module):
-    """Every position looks at every other, layer after layer."""
+class Encoders(nn.Module):
+    """Several sources: their memories end to end, each with a learned mark of its own."""
 
-    def __init__(
-        self,
-        embedding: Embedding,
-        positions: nn.Module,
-        blocks: list[Block],
-        norm: nn.Module,
-        dropout: float,
-    ):
+    def __init__(self, encoders: list[Encoder]):
         super().__init__()
-        self.dim = embedding.embedding_dim
-        self.embedding = embedding
-        self.positions = positions
-        self.blocks = nn.ModuleList(blocks)
-        self.norm = norm
-        self.drop = Dropout(dropout)
+        self.dim = encoders[0].dim
+        self.encoders = nn.ModuleList(encoders)
+        self.marks = nn.Embedding(len(encoders), self.dim)  # (sources, D)
 
-    def forward(self, source: Padded) -> Memory:
-        keep = source.keep
-        x = self.drop(self.positions(self.embedding(source.values)))
-        mask = additive_mask(keep, x.dtype)
-        for block in self.blocks:
-            x, _ = block(x, mask)
-        x = self.norm(x)
-        return Memory(x, keep, masked_mean(x, keep))
-
-
-class ConvolutionEncoder(nn.Module):
-    """Every position looks at its neighbours; the view widens with each layer."""
-
-    def __init__(
-        self,
-        embedding: Embedding,
-        positions: nn.Module,
-        layers: list[GatedConvolution],
-        dropout: float,
-    ):
-        super().__init__()
-        self.dim = embedding.embedding_dim
-        self.embedding = embedding
-        self.positions = positions
-        self.layers = nn.ModuleList(layers)
-        self.drop = Dropout(dropout)
-
-    def forward(self, source: Padded) -> Memory:
-        keep = source.keep
-        x = self.drop(self.positions(self.embedding(source.values)))
-        for layer in self.layers:
-            x = layer(x, keep)
-        return Memory(x, keep, masked_mean(x, keep))
-
-
-Encoder = RecurrentEncoder | TransformerEncoder | ConvolutionEncoder
+    def forward(self, *sources: Padded) -> Memory:
+        marks = self.marks(torch.arange(len(sources), device=sources[0].values.device))
+        memories = []
+        for encoder, source, mark in zip(self.encoders, sources, marks, strict=True):
+            memory: Memory = encoder(source)
+            memories.append(memory._replace(values=memory.values + mark))
+        return end_to_end(memories)

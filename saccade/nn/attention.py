@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from saccade.nn.cache import KeysValues, Past
 from saccade.nn.dropout import dropout
 from saccade.nn.positions import rotate
-from saccade.nn.state import Grown
-from saccade.nn.watch import listening, record
+from saccade.nn.watch import is_watched, record
 
 
 def attention_weights(
@@ -124,7 +124,7 @@ class Concat(nn.Module):
         return self.score(tanh_of_sums(half, keys)).squeeze(-1)  # type: ignore[no-any-return]
 
 
-STEEP = 20.0  # of a query: then keys that overflow, or vanish, belong to sums beyond 1 - 1e-20
+MAX_QUERY_FOR_EXP = 20.0  # beyond it, e^2q could overflow where tanh(q + k) is not yet 1
 
 
 def tanh_of_sums(
@@ -136,7 +136,7 @@ def tanh_of_sums(
     tanh takes more than one for each pair.
     """
     plain = torch.is_grad_enabled() or query.device.type != "cpu" or query.dtype != torch.float32
-    if plain or float(query.abs().amax()) > STEEP:
+    if plain or float(query.abs().amax()) > MAX_QUERY_FOR_EXP:
         return torch.tanh(query.unsqueeze(2) + keys.unsqueeze(1))
     left, right = (2 * query).exp(), (2 * keys).exp()
     both = left.unsqueeze(2) * right.unsqueeze(1)
@@ -169,20 +169,20 @@ class Attention(nn.Module):
         keep: Bool[Tensor, "M S"] | None = None,
     ) -> Float[Tensor, "B T C"]:
         mask = None if keep is None else keep.unsqueeze(1)
-        together = query.reshape(keys.size(0), -1, query.size(-1))  # (M, rows * T, D)
-        weights = attention_weights(self.score(together, keys), mask)  # (M, rows * T, S)
+        folded = query.reshape(keys.size(0), -1, query.size(-1))  # (M, rows * T, D)
+        weights = attention_weights(self.score(folded, keys), mask)  # (M, rows * T, S)
         record(self, weights.reshape(*query.shape[:2], -1))
         return (weights @ values).reshape(*query.shape[:2], -1)
 
 
-Cache = tuple[Grown, Grown]  # keys and values so far: each (M, H, L, K)
-Source = tuple[Float[Tensor, "M H S K"], Float[Tensor, "M H S K"]]  # of M rows of a memory
+MemoryHeads = tuple[Float[Tensor, "M H S K"], Float[Tensor, "M H S K"]]  # keys and values
 
 
 class SelfAttention(nn.Module):
     """Multi-head attention of a sequence to itself, causal or not     Vaswani et al. 2017
 
-    The rows of `qkv` are laid out by head (H, 3, K), so a slice of rows is a set of whole heads.
+    The rows of `qkv` are laid out by head (H, 3, K), so a slice of rows is a set of whole heads;
+    how many there are is read from the data.
     """
 
     def __init__(self, dim: int, num_heads: int, dropout: float = 0.0, rotary: bool = False):
@@ -196,34 +196,27 @@ class SelfAttention(nn.Module):
     def forward(
         self,
         x: Float[Tensor, "B T D"],
-        mask: Float[Tensor, "M 1 _ S"] | None = None,
-        cache: Cache | None = None,
-        causal: bool = False,
-        past: int = 0,
-        sources: int | None = None,
-    ) -> tuple[Float[Tensor, "B T D"], Cache]:
-        """The attended values, and the keys and values so far; `mask` is added to the scores.
+        mask: Float[Tensor, "B 1 1 T"] | None = None,
+        past: Past | None = None,
+    ) -> tuple[Float[Tensor, "B T D"], KeysValues | None]:
+        """The attended values, and with a `past` the keys and values so far.
 
-        `past` positions came before. With fewer `sources` than rows, the rows of a source are read
-        as further positions of one row, and `mask` says who is whose.
+        With a `past` (even an empty one) it is causal; without, every position sees every other
+        that `mask`, which is added to the scores, leaves.
         """
         heads = self.qkv(x).unflatten(-1, (-1, 3, self.head_dim)).transpose(1, 2)  # (B, H, T, 3, K)
         query, key, value = heads.unbind(-2)
         if self.rotary:
-            query, key = rotate(query, past), rotate(key, past)
-        M = x.size(0) if sources is None else sources
-        if x.size(0) > M:  # (M, H, rows * T, K)
-            query, key, value = (
-                part.unflatten(0, (M, -1)).transpose(1, 2).flatten(2, 3)
-                for part in (query, key, value)
-            )
-        if cache is None:
-            cache = Grown.of(key), Grown.of(value)
-        else:
-            cache = cache[0].append(key), cache[1].append(value)
-            key, value = cache[0].tensor, cache[1].tensor
-        mixed = _multi_head(self, query, key, value, mask, causal, rows=x.size(0))
-        return self.out(mixed.transpose(1, 2).reshape(x.shape)), cache
+            before = 0 if past is None else past.length
+            query, key = rotate(query, before), rotate(key, before)
+        if past is None:
+            mixed = multi_head(self, query, key, value, mask)
+            return self.out(mixed.transpose(1, 2).flatten(2)), None
+        cached = past.append(key, value)
+        seen = cached[0].tensor, cached[1].tensor
+        causal = past.mask is None
+        mixed = multi_head(self, past.fold(query), *seen, past.mask, causal, x.size(0))
+        return self.out(mixed.transpose(1, 2).reshape(*x.shape[:2], -1)), cached
 
 
 class CrossAttention(nn.Module):
@@ -234,26 +227,28 @@ class CrossAttention(nn.Module):
         self.head_dim = dim // num_heads
         self.query = nn.Linear(dim, dim)  # (H * K, D)
         self.kv = nn.Linear(memory_dim, 2 * dim)  # (H * 2 * K, C)
-        self.out = nn.Linear(dim, dim)
+        self.out = nn.Linear(dim, dim)  # (D, H * K)
         self.dropout = dropout
-
-    def prepare(self, memory: Float[Tensor, "M S C"]) -> Source:
-        """The memory's keys and values: computed once a source."""
-        heads = self.kv(memory).unflatten(-1, (-1, 2, self.head_dim)).transpose(1, 2)
-        key, value = heads.unbind(-2)
-        return key, value
 
     def forward(
         self,
         x: Float[Tensor, "B T D"],
-        memory: Source,
+        memory: Float[Tensor, "M S C"] | MemoryHeads,
         mask: Float[Tensor, "M 1 1 S"] | None = None,
-    ) -> Float[Tensor, "B T D"]:
-        """What `x` hears; several of its rows may share a row of the memory, see `Attention`."""
-        together = self.query(x).reshape(memory[0].size(0), -1, x.size(-1))  # (M, rows * T, D)
-        query = together.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
-        mixed = _multi_head(self, query, *memory, mask, causal=False, rows=x.size(0))
-        return self.out(mixed.transpose(1, 2).reshape(x.shape))  # type: ignore[no-any-return]
+    ) -> tuple[Float[Tensor, "B T D"], MemoryHeads]:
+        """What `x` attends to, and the memory's keys and values: computed once for a memory.
+
+        Several rows of `x` may share a row of the memory, see `Attention`.
+        """
+        if isinstance(memory, Tensor):
+            heads = self.kv(memory).unflatten(-1, (-1, 2, self.head_dim)).transpose(1, 2)
+            key, value = heads.unbind(-2)
+        else:
+            key, value = memory
+        query = self.query(x).unflatten(-1, (-1, self.head_dim))  # (B, T, H, K)
+        folded = query.reshape(key.size(0), -1, *query.shape[2:]).transpose(1, 2)
+        mixed = multi_head(self, folded, key, value, mask, rows=x.size(0))
+        return self.out(mixed.transpose(1, 2).reshape(*x.shape[:2], -1)), (key, value)
 
 
 def additive_mask(keep: Bool[Tensor, "B S"] | None, dtype: torch.dtype) -> Tensor | None:
@@ -264,18 +259,22 @@ def additive_mask(keep: Bool[Tensor, "B S"] | None, dtype: torch.dtype) -> Tenso
     return zeros.masked_fill_(~keep, -inf)[:, None, None, :]
 
 
-MANY = 16  # keys, from which on two products beat the fused kernel for one query a row on a CPU
+MIN_KEYS_FOR_TWO_PRODUCTS = 16  # with one query a row, on a CPU: then they beat the fused kernel
 
 
-def _multi_head(
+def multi_head(
     module: SelfAttention | CrossAttention,
     query: Float[Tensor, "B H T K"],
     key: Float[Tensor, "B H S K"],
     value: Float[Tensor, "B H S K"],
     mask: Tensor | None,
-    causal: bool,
-    rows: int,
+    causal: bool = False,
+    rows: int | None = None,
 ) -> Float[Tensor, "B H T K"]:
+    """softmax(query . key / sqrt(K) + mask) . value, for every head.
+
+    `rows` is how many rows of hypotheses are folded into the positions of `query`.
+    """
     T, S = query.size(2), key.size(2)
     rate = module.dropout if module.training else 0.0
     plain = causal and T == S and mask is None  # the kernel's own triangle
@@ -283,8 +282,9 @@ def _multi_head(
         triangle = torch.ones(T, S, dtype=torch.bool, device=query.device).tril(S - T)
         later = torch.zeros_like(triangle, dtype=query.dtype).masked_fill_(~triangle, -inf)
         mask = later if mask is None else mask + later
-    single = T == 1 and S >= MANY and query.device.type == "cpu" and not torch.is_grad_enabled()
-    if not rate and not single and not listening(module):
+    single = T == 1 and S >= MIN_KEYS_FOR_TWO_PRODUCTS
+    single = single and query.device.type == "cpu" and not torch.is_grad_enabled()
+    if not rate and not single and not is_watched(module):
         return F.scaled_dot_product_attention(query, key, value, mask, is_causal=plain and T > 1)
 
     # The same by hand: to be seen or dropped, and for one query a row, where it is faster.
@@ -293,7 +293,7 @@ def _multi_head(
         ahead = torch.ones(T, S, dtype=torch.bool, device=query.device).triu(1)
         scores = scores.masked_fill(ahead, -inf)
     weights = (scores if mask is None else scores + mask).softmax(-1)
-    if listening(module):
-        each = torch.stack(weights.chunk(rows // weights.size(0), 2), 1)
+    if is_watched(module):
+        each = torch.stack(weights.chunk((rows or len(weights)) // len(weights), 2), 1)
         record(module, each.flatten(0, 1))  # (rows, H, T, S)
     return dropout(weights, rate, training=True) @ value

@@ -10,6 +10,7 @@ fit into memory then changes no random number.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,30 +29,47 @@ class RowSlice:
     words: int = 0  # of the sentence with the most
 
 
-_part: RowSlice | None = None  # like torch's own modes: of what is computed, not of a module
+# Of what is computed, not of a module, as torch's own modes; no other thread sees it.
+_current: ContextVar[RowSlice | None] = ContextVar("row slice", default=None)
 
 
 @contextmanager
 def slice_of(part: RowSlice | None) -> Iterator[None]:
     """Inside, rows are part of a larger batch, and random numbers are those of the whole."""
-    global _part
-    _part = part
+    token = _current.set(part)
     try:
         yield
     finally:
-        _part = None
+        _current.reset(token)
 
 
 def most_words(here: int) -> int:
     """How many words the longest sentence has, of the rows here or of the whole batch."""
-    return here if _part is None else max(here, _part.words)
+    part = _current.get()
+    return here if part is None else max(here, part.words)
 
 
 def uniform(shape: Sequence[int], device: torch.device) -> Tensor:
     """Random numbers from 0 to 1, a row of them for each row of the batch."""
-    if _part is None:
+    part = _current.get()
+    if part is None:
         return torch.rand(*shape, device=device)
-    return torch.rand(_part.whole, *shape[1:], device=device)[_part.first : _part.last]
+    return torch.rand(part.whole, *shape[1:], device=device)[part.first : part.last]
+
+
+class WordDropout(nn.Module):
+    """Replaces a share of its input ids, but no special one, by `unk` in training."""
+
+    def __init__(self, share: float, unk: int, special: Sequence[int]):
+        super().__init__()
+        self.share, self.unk, self.special = share, unk, tuple(special)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        if not self.training or self.share == 0.0:
+            return tokens
+        special = torch.tensor(self.special, device=tokens.device)
+        dropped = uniform(tokens.shape, tokens.device) < self.share
+        return tokens.masked_fill(dropped & ~torch.isin(tokens, special), self.unk)
 
 
 class Dropout(nn.Module):
@@ -72,27 +90,22 @@ def dropout(x: Tensor, p: float, training: bool) -> Tensor:
     """`x` with a share `p` zeroed while training."""
     if not training or p == 0.0:
         return x
-    threshold = round(p * 256)
+    part, threshold = _current.get(), round(p * 256)
+    shape = x.shape if part is None else torch.Size((part.whole, *x.shape[1:]))
     if x.device.type != "cpu" or threshold == 0:  # too rare for a byte
-        if _part is None:
+        if part is None:
             return F.dropout(x, p)
-        return x * F.dropout(x.new_ones(_whole(x)), p)[_part.first : _part.last]
-    shape = _whole(x)
+        return x * F.dropout(x.new_ones(shape), p)[part.first : part.last]
     count = shape.numel()
     draws = torch.empty((count + 7) // 8, dtype=torch.int64).random_(-(2**63), None)
     # NumPy compares bytes ten times faster than torch does, and torch multiplies by bytes faster
     # than by bools.
     kept = draws.view(torch.uint8)[:count].numpy() >= threshold
     keep = torch.from_numpy(kept).view(torch.uint8).view(shape)
-    if _part is not None:
-        keep = keep[_part.first : _part.last]
+    if part is not None:
+        keep = keep[part.first : part.last]
     scale = 256 / (256 - threshold)
     return _Drop.apply(x, keep, scale)  # type: ignore[no-any-return,no-untyped-call]
-
-
-def _whole(x: Tensor) -> torch.Size:
-    """The shape that `x` would have in the whole batch."""
-    return x.shape if _part is None else torch.Size((_part.whole, *x.shape[1:]))
 
 
 class _Drop(torch.autograd.Function):

@@ -13,6 +13,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from saccade.nn.padded import Padded
+
 
 @dataclass(frozen=True, slots=True)
 class Loss:
@@ -23,7 +25,32 @@ class Loss:
     count: int  # of the positions
 
 
-CHUNK = 1 << 23  # logits at once, 32 MB: smaller chunks pay more for the gradient they add to
+def label_loss(
+    logits: Float[Tensor, "N labels"], gold: Int[Tensor, "N"], smoothing: float = 0.0
+) -> Loss:
+    """The summed cross-entropy of rows of logits."""
+    total = F.cross_entropy(logits, gold, reduction="sum", label_smoothing=smoothing)
+    nll = total if smoothing == 0.0 else F.cross_entropy(logits, gold, reduction="sum")
+    return Loss(total, nll.detach(), gold.numel())
+
+
+CHUNK_LOGITS = (
+    1 << 23
+)  # logits at once, 32 MB: smaller chunks pay more for the gradient they add to
+
+
+def projected_loss(
+    hidden: Float[Tensor, "B T D"],
+    weight: Float[Tensor, "V D"],
+    bias: Float[Tensor, "V"] | None,
+    targets: Padded,
+    smoothing: float = 0.0,
+) -> Loss:
+    """The loss of an output layer over the real positions of `targets`."""
+    loss, nll = projected_cross_entropy(
+        targets.real(hidden), weight, bias, targets.real(targets.values), smoothing
+    )
+    return Loss(loss, nll, targets.count)
 
 
 def projected_cross_entropy(
@@ -58,7 +85,7 @@ def _sums(
 
 
 def _chunks(hidden: Tensor, weight: Tensor) -> list[slice]:
-    step = max(64, CHUNK // weight.size(0))
+    step = max(64, CHUNK_LOGITS // weight.size(0))
     return [slice(i, i + step) for i in range(0, hidden.size(0), step)]
 
 

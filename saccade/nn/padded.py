@@ -1,6 +1,8 @@
 """Rows of unequal length in one tensor, and what an encoder makes of them."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -13,6 +15,7 @@ class Padded:
 
     values: Tensor
     lengths: Int[Tensor, "B"]  # on the CPU, whatever the device of the values
+    words: Int[Tensor, "B S"] | None = None  # to which word a position belongs, -1 to none
 
     @property
     def keep(self) -> Bool[Tensor, "B S"] | None:
@@ -29,7 +32,13 @@ class Padded:
         return int(self.lengths.sum())
 
     def to(self, device: torch.device) -> "Padded":
-        return replace(self, values=self.values.to(device, non_blocking=True))
+        words = None if self.words is None else self.words.to(device, non_blocking=True)
+        return Padded(self.values.to(device, non_blocking=True), self.lengths, words)
+
+    def rows(self, index: Int[Tensor, "n"]) -> "Padded":
+        """Some rows, as wide as the whole."""
+        words = None if self.words is None else self.words[index]
+        return Padded(self.values[index], self.lengths[index], words)
 
     def real(self, tensor: Tensor) -> Tensor:
         """The rows of (B, S, ...) at real positions, one after the other: (n, ...)."""
@@ -45,13 +54,26 @@ def pad(rows: list[list[int]], value: int = 0) -> Padded:
     return Padded(torch.tensor(filled, dtype=torch.int64), lengths)
 
 
-@dataclass(frozen=True, slots=True)
-class Memory:
+class Memory(NamedTuple):
     """What an encoder leaves for a decoder or a head, whatever the source was."""
 
     values: Float[Tensor, "B S D"]
     keep: Bool[Tensor, "B S"] | None
     summary: Float[Tensor, "B D"]  # one vector: a recurrent network's last state, else the mean
+
+
+def end_to_end(memories: Sequence[Memory]) -> Memory:
+    """Several memories of the same examples as one: position after position of each."""
+    if len(memories) == 1:
+        return memories[0]
+    keeps = [m.values.new_ones(m.values.shape[:2], dtype=torch.bool) if m.keep is None else m.keep
+             for m in memories]  # fmt: skip
+    masked = any(m.keep is not None for m in memories)
+    return Memory(
+        torch.cat([m.values for m in memories], 1),
+        torch.cat(keeps, 1) if masked else None,
+        torch.stack([m.summary for m in memories]).mean(0),
+    )
 
 
 def masked_mean(

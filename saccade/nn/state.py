@@ -1,10 +1,11 @@
 """State is a value: a frozen tree of batch-first tensors that a decoder takes and returns.
 
-A tree is a tensor, something `Grown`, None, or a (named) tuple of trees. What belongs to the
+A tree is a tensor (or what wraps one), None, or a (named) tuple of trees. What belongs to the
 source, and therefore to every hypothesis about it alike, is marked `Fixed`: it is never reordered,
 and never repeated either. With M rows of it and N others, row n belongs to source n // (N / M).
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,39 +22,18 @@ class Fixed:
     tree: Any
 
 
-@dataclass(frozen=True, slots=True)
-class Grown:
-    """A tensor (M, H, L, K) to which positions are appended, mostly without a copy of it.
+class Wrapped(ABC):
+    """A leaf that stands for one tensor, such as a buffer of the KV cache."""
 
-    It is the beginning of a buffer with room behind. Who appends writes into the room; if another
-    has done so before, into that of a larger copy. So no value that was given out ever changes.
-    """
-
-    buffer: Tensor
-    length: int
-    written: list[int]  # how far, by any that share the buffer
+    __slots__ = ()
 
     @classmethod
-    def of(cls, tensor: Tensor) -> "Grown":
-        return cls(tensor, tensor.size(2), [tensor.size(2)])
+    @abstractmethod
+    def of(cls, tensor: Tensor) -> "Wrapped": ...
 
     @property
-    def tensor(self) -> Tensor:
-        return self.buffer[:, :, : self.length]
-
-    def append(self, more: Tensor) -> "Grown":
-        """The tensor with more behind it."""
-        if torch.is_grad_enabled():
-            return Grown.of(torch.cat([self.tensor, more], 2))
-        buffer, written, end = self.buffer, self.written, self.length + more.size(2)
-        ours = torch.is_inference_mode_enabled() or not buffer.is_inference()
-        if not ours or written[0] != self.length or end > buffer.size(2):
-            M, H, _, K = buffer.shape
-            buffer, written = buffer.new_empty(M, H, end + end // 2 + 8, K), [self.length]
-            buffer[:, :, : self.length] = self.tensor
-        buffer[:, :, self.length : end] = more
-        written[0] = end
-        return Grown(buffer, end, written)
+    @abstractmethod
+    def tensor(self) -> Tensor: ...
 
 
 Change = Callable[[Tensor], Tensor]
@@ -68,8 +48,8 @@ def map_state(
             return function(state)
         case Fixed():
             return Fixed(map_state(function, state.tree)) if fixed is None else fixed(state)
-        case Grown():
-            return Grown.of(function(state.tensor))
+        case Wrapped():
+            return type(state).of(function(state.tensor))
         case tuple():
             parts = [map_state(function, part, fixed=fixed) for part in state]
             return type(state)(*parts) if hasattr(state, "_fields") else tuple(parts)
@@ -129,5 +109,7 @@ def with_leaves(state: Any, tensors: Iterable[Tensor]) -> Any:
 
 def concat(states: Sequence[Any]) -> Any:
     """The rows of several states of one form, one after the other."""
+    if len(states) == 1 or states[0] is None:
+        return states[0]
     columns = zip(*(leaves(state) for state in states), strict=True)
     return with_leaves(states[0], [torch.cat(column) for column in columns])

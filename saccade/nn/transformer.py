@@ -4,21 +4,24 @@ Vaswani et al. 2017, arxiv.org/abs/1706.03762; pre-norm as in Xiong et al. 2020,
 arxiv.org/abs/2002.04745.
 """
 
+from collections.abc import Sequence
 from typing import Literal
 
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from saccade.nn.attention import Cache, CrossAttention, SelfAttention, Source
+from saccade.nn.attention import CrossAttention, MemoryHeads, SelfAttention, additive_mask
+from saccade.nn.cache import KeysValues, KVCache, Past
 from saccade.nn.dropout import Dropout
+from saccade.nn.state import Fixed
 
 Activation = Literal["relu", "gelu", "swiglu"]
 Norm = Literal["layer", "rms"]
 
 
 class FeedForward(nn.Module):
-    """Two maps with a bend between, at every position alike."""
+    """Two linear layers with a non-linearity between, at every position alike."""
 
     def __init__(self, dim: int, ff_dim: int, activation: Activation):
         super().__init__()
@@ -76,23 +79,68 @@ class Block(nn.Module):
         self,
         x: Float[Tensor, "B T D"],
         mask: Tensor | None = None,
-        *,
-        cache: Cache | None = None,
-        causal: bool = False,
-        past: int = 0,
-        sources: int | None = None,
-        memory: Source | None = None,
+        past: Past | None = None,
+        memory: Float[Tensor, "M S C"] | MemoryHeads | None = None,
         memory_mask: Tensor | None = None,
-    ) -> tuple[Float[Tensor, "B T D"], Cache]:
-        """The block's output, and the keys and values so far; see `SelfAttention`."""
-        before = self.norm_first
-        inner = self.attention_norm(x) if before else x
-        inner, cache = self.attention(inner, mask, cache, causal, past, sources)
-        x = x + self.drop(inner)
-        x = x if before else self.attention_norm(x)
+    ) -> tuple[Float[Tensor, "B T D"], KeysValues | None, MemoryHeads | None]:
+        """The block's output, the keys and values so far, and those of the memory."""
+        first = self.norm_first
+        attended, cached = self.attention(self.attention_norm(x) if first else x, mask, past)
+        x = x + self.drop(attended)
+        x = x if first else self.attention_norm(x)
+        heads = None
         if memory is not None:
-            inner = self.cross(self.cross_norm(x) if before else x, memory, memory_mask)
-            x = x + self.drop(inner)
-            x = x if before else self.cross_norm(x)
-        x = x + self.drop(self.feed_forward(self.feed_forward_norm(x) if before else x))
-        return x if before else self.feed_forward_norm(x), cache
+            attended, heads = self.cross(self.cross_norm(x) if first else x, memory, memory_mask)
+            x = x + self.drop(attended)
+            x = x if first else self.cross_norm(x)
+        x = x + self.drop(self.feed_forward(self.feed_forward_norm(x) if first else x))
+        return x if first else self.feed_forward_norm(x), cached, heads
+
+
+MemoryLayers = Float[Tensor, "M S C"] | tuple[MemoryHeads, ...]  # as it is, or for each layer
+
+
+class Stack(nn.Module):
+    """Positions, blocks one above the other, and with pre-norm a last norm."""
+
+    def __init__(self, positions: nn.Module, blocks: list[Block], norm: nn.Module, dropout: float):
+        super().__init__()
+        self.positions = positions
+        self.blocks: Sequence[Block] = nn.ModuleList(blocks)  # type: ignore[assignment]
+        self.norm = norm
+        self.drop = Dropout(dropout)
+
+    def forward(
+        self, x: Float[Tensor, "B T D"], keep: Bool[Tensor, "B T"] | None = None
+    ) -> Float[Tensor, "B T D"]:
+        """Every position sees every other in `keep`."""
+        x = self.drop(self.positions(x))
+        mask = additive_mask(keep, x.dtype)
+        for block in self.blocks:
+            x, _, _ = block(x, mask)
+        return self.norm(x)  # type: ignore[no-any-return]
+
+
+class CausalStack(Stack):
+    """The same, where a position sees itself, those before it, and a memory if there is one."""
+
+    def forward(  # type: ignore[override]
+        self,
+        x: Float[Tensor, "B T D"],
+        cache: KVCache,
+        memory: MemoryLayers | None = None,
+        memory_mask: Float[Tensor, "M 1 1 S"] | None = None,
+    ) -> tuple[Float[Tensor, "B T D"], KVCache, tuple[MemoryHeads, ...]]:
+        """The output, the cache with these positions, and each layer's keys of the memory."""
+        sources = None
+        if memory is not None:
+            sources = (memory if isinstance(memory, Tensor) else memory[0][0]).size(0)
+        cache, past = cache.extend(x.size(0), x.size(1), sources, x)
+        x = self.drop(self.positions(x, past.length))
+        cached, heads = [], []
+        for i, block in enumerate(self.blocks):
+            own = memory if memory is None or isinstance(memory, Tensor) else memory[i]
+            x, new, of_memory = block(x, None, past.of(cache.layer(i)), own, memory_mask)
+            cached.append(new)
+            heads.append(of_memory)
+        return self.norm(x), KVCache(Fixed(tuple(cached)), cache.slots), tuple(heads)

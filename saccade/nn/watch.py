@@ -30,7 +30,7 @@ def watch(model: nn.Module) -> Iterator[Maps]:
             del maps[path]
 
 
-def listening(module: nn.Module) -> bool:
+def is_watched(module: nn.Module) -> bool:
     """Whether somebody wants this module's weights."""
     ears = _ears.get()
     return ears is not None and id(module) in ears

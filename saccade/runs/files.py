@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from saccade.errors import CheckpointError, TrainingError
+from saccade.runs.legacy import current_name
 from saccade.runs.machine import out_of_memory
 
 FORMAT = 1  # of a run directory; a reader refuses what is newer
@@ -266,7 +267,7 @@ def read_json(path: Path) -> dict[str, Any]:
 class Header(NamedTuple):
     """What a safetensors file says of itself."""
 
-    tensors: dict[str, Any]  # the dtype, the shape and the data_offsets of each
+    tensors: dict[str, Any]  # the dtype, the shape, the data_offsets and the name there of each
     metadata: dict[str, str]
     start: int  # of the tensors' bytes
 
@@ -289,7 +290,9 @@ def read_header(path: Path) -> Header:
     except Exception as error:  # the library has no one class for what a header can be
         kind = "not enough memory" if out_of_memory(error) else "damaged"
         raise CheckpointError(f"{path}: {kind}: {_short(error)}") from None
-    return Header(tensors, tensors.pop("__metadata__", None) or {}, 8 + size)
+    metadata = tensors.pop("__metadata__", None) or {}
+    renamed = {current_name(name): entry | {"name": name} for name, entry in tensors.items()}
+    return Header(renamed, metadata, 8 + size)
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
@@ -339,15 +342,15 @@ def load_into(path: Path, into: Mapping[str, Tensor]) -> None:
         )
     sha = hashlib.sha256()
     with path.open("rb") as file, torch.no_grad():
-        for name, parameter in sorted(into.items()):
-            dtype = header.tensors[name]["dtype"]
+        for name in sorted(into, key=lambda name: str(header.tensors[name]["name"])):
+            parameter, dtype = into[name], header.tensors[name]["dtype"]
             if dtype != DTYPES[parameter.dtype]:
                 raise CheckpointError(f"{path}: '{name}' is of {dtype}, as no weight is")
             here = parameter.device.type == "cpu" and parameter.is_contiguous()
             tensor = parameter.data if here else torch.empty(parameter.shape, dtype=parameter.dtype)
             content = _bytes(tensor)
             _read(path, file, header, name, content)
-            sha.update(_title(name, tensor))
+            sha.update(_title(header.tensors[name]["name"], tensor))
             sha.update(content)
             if not here:
                 parameter.copy_(tensor)

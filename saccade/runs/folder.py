@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 import saccade
 from saccade import config as c
 from saccade.errors import CheckpointError, ConfigError
-from saccade.models.build import Network
+from saccade.models.networks import Network
 from saccade.runs import files
 from saccade.runs.machine import require_memory
 from saccade.tasks.task import Task

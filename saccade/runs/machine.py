@@ -4,7 +4,7 @@ import ctypes
 import os
 import platform
 import sys
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -93,25 +93,6 @@ def choose_precision(train: c.Train, device: torch.device) -> torch.dtype:
         case "auto":
             fast = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
             return torch.bfloat16 if fast else torch.float32
-
-
-def autocast(device: torch.device, dtype: torch.dtype) -> AbstractContextManager[None]:
-    """The context in which the forward pass runs."""
-    if dtype == torch.float32:
-        return nullcontext()
-    return torch.autocast(device.type, dtype)
-
-
-def seed_all(seed: int, device: torch.device) -> None:
-    """Seed the generators that a step on this device draws from.
-
-    `torch.manual_seed` also queues a call for every CUDA device that may come, with a stack trace
-    each: at every step that is slow, and grows for ever.
-    """
-    if device.type == "cpu":
-        torch.default_generator.manual_seed(seed)
-    else:
-        torch.manual_seed(seed)
 
 
 def out_of_memory(error: BaseException) -> bool:

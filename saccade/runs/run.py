@@ -18,13 +18,14 @@ from typing import Any
 import torch
 
 from saccade import config as c
-from saccade.data.batches import Corpus
+from saccade.data.corpora import Corpus
 from saccade.data.lines import Defect, Example, counted
 from saccade.data.sources import examples, read, words_of
 from saccade.engines.ctranslate2 import CTranslate2Engine, export, why_torch
 from saccade.engines.processes import FEW, Here, Pending, Predictor, Workers, count_workers
 from saccade.errors import CheckpointError, ConfigError, DataError
-from saccade.models.build import Generator, Network, allocate
+from saccade.models.build import allocate
+from saccade.models.networks import Generator, Network
 from saccade.nn.packed import packed, quantised
 from saccade.nn.watch import watched
 from saccade.runs import files
@@ -38,7 +39,6 @@ from saccade.runs.machine import (
     tune_malloc,
 )
 from saccade.setup.prepare import (
-    in_memory,
     load_task,
     refuse_unseen,
     reopen,
@@ -46,7 +46,7 @@ from saccade.setup.prepare import (
 from saccade.tasks.exact import Compared, compare
 from saccade.tasks.generate import GeneratingTask, check_members, permitted
 from saccade.tasks.labels import LabelTask
-from saccade.tasks.task import Member, Pair, Prediction, Query, Request, Task, chunks
+from saccade.tasks.task import Member, Prediction, Query, Request, Task, chunks
 from saccade.tasks.translate import Translate, references_of
 from saccade.text.vocab import UNK
 
@@ -229,11 +229,11 @@ class Run:
             raise ConfigError(f"decode.{useless[0]}: exact search is compared with plain beams")
         plain = {key: getattr(c.Decode(), key) for key in unlike}
         request = self.request(settings=plain | dict(settings or {}))
-        pairs = _pairs(list(self._examples(data)))
+        rows = list(self._examples(data))
         yield from compare(
             self.task,
             self.network,
-            pairs,
+            rows,
             request,
             budget=budget,
             order="best" if order == "best" else "depth",
@@ -284,16 +284,16 @@ class Run:
         if data:
             rows = list(self._examples(data))
             self._check_labels(rows)
-            corpus, pairs = in_memory(self.task, rows), _pairs(rows)
+            corpus, examples_ = self.task.encode(rows), rows
         else:
             found = reopen(self.config, self.folder)
-            corpus, pairs = found.dev, list(found.dev_pairs)
-            check_ids(self.network, corpus, self.folder)
+            corpus, examples_ = found.dev, list(found.dev_examples)
+            check_ids(self.task, corpus, self.folder)
         request = self.request(settings=settings, others=others)
         if isinstance(self.task, Translate) and isinstance(self.network, Generator):
-            said = [one.text for one in self.stream(references_of(pairs), request)]
-            loss = self.task.mean_loss(self.network, corpus, len(pairs))
-            return {"loss": loss} | self.task.measured(pairs, said)
+            said = [one.text for one in self.stream(references_of(examples_), request)]
+            loss = self.task.mean_loss(self.network, corpus, len(examples_))
+            return {"loss": loss} | self.task.measured(examples_, said)
         changed = _changed(self.config.decode, request.decode) - HOW_FAST
         if others or changed or request.decode.engine == "ctranslate2":
             raise ConfigError(
@@ -301,13 +301,13 @@ class Run:
                 "only --int8 has a part in it"
             )
         network = quantised(self.network) if request.decode.int8 else self.network
-        return self.task.evaluate(network, corpus, pairs, quick=False)
+        return self.task.evaluate(network, corpus, examples_, quick=False)
 
     def score(self, *data: str | os.PathLike[str]) -> Iterator[tuple[float, int]]:
         """For each example of these files log p(target | source), and of how many tokens."""
         for some in chunks(self._examples(data), LINES):
             self._check_labels(some)
-            yield from self.task.score(self.network, _pairs(some))
+            yield from self.task.score(self.network, some)
 
     def _check_labels(self, rows: Sequence[Example]) -> None:
         if isinstance(self.task, LabelTask):
@@ -370,21 +370,11 @@ def _pairwise(
         yield item, prefix
 
 
-def check_ids(network: Network, corpus: Corpus, folder: Path) -> None:
-    """CheckpointError if tokenised data holds what the network has no embedding or label for."""
-    encoder = network.encoder
-    reads = 0 if encoder is None else encoder.embedding.num_embeddings
-    says = network.decoder if isinstance(network, Generator) else network.head
-    writes = says.output.out_features
-    for rows, size in ((corpus.source, reads), (corpus.target, writes)):
-        if rows is None:
-            continue
-        odd = len(rows) != len(corpus) or (
-            len(rows.ids) and not 0 <= int(rows.ids.min()) <= int(rows.ids.max()) < size
+def check_ids(task: Task, corpus: Corpus, folder: Path) -> None:
+    """CheckpointError if tokenised data holds ids that the fields do not have."""
+    for column, field in zip(corpus.columns, task.fields, strict=True):
+        odd = len(column) != len(corpus) or (
+            len(column.ids) and not 0 <= int(column.ids.min()) <= int(column.ids.max()) < field.size
         )
-        if odd or not len(rows):
+        if odd or not len(column):
             raise CheckpointError(f"{folder / 'data'}: does not fit this run: train anew")
-
-
-def _pairs(rows: Sequence[Example]) -> list[Pair]:
-    return [(row.source, row.target) for row in rows]

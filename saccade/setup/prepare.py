@@ -1,7 +1,7 @@
 """From the user's files to a task with vocabularies, a tokenised corpus, and a dev set."""
 
 import shutil
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,14 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from saccade import config as c
-from saccade.data.batches import (
-    Corpus,
-    Examples,
-    Sequences,
-    open_corpus,
-    save_examples,
-    write_corpus,
-)
+from saccade.data.corpora import Array, Corpus, Examples, save_examples, write_corpus
 from saccade.data.lines import Example
 from saccade.data.sources import examples, is_dev, unseen
 from saccade.errors import DataError
@@ -24,10 +17,10 @@ from saccade.tasks.classify import Classify
 from saccade.tasks.labels import LabelTask
 from saccade.tasks.language import LanguageModel
 from saccade.tasks.tag import Tag
-from saccade.tasks.task import Columns, Pair, Task, chunks
+from saccade.tasks.task import Task, chunks
 from saccade.tasks.translate import Translate
 
-CHUNK = 10_000  # examples tokenised at once
+CHUNK_EXAMPLES = 10_000  # tokenised at once
 
 
 @dataclass(frozen=True)
@@ -35,7 +28,7 @@ class Prepared:
     task: Task
     train: Corpus
     dev: Corpus
-    dev_pairs: Sequence[Pair]  # on the disk, and read as they are wanted
+    dev_examples: Sequence[Example]  # on the disk, and read as they are wanted
     left_out: int
 
 
@@ -57,9 +50,9 @@ def load_task(config: c.Config, folder: Path) -> Task:
 
 
 def prepare(config: c.Config, folder: Path) -> Prepared:
-    """Train the vocabularies, tokenise train and dev once, and leave all of it in the run."""
+    """Fit the fields, tokenise train and dev once, and leave all of it in the run."""
     train, dev = split(config)
-    task = task_class(config).fit(config, lambda: ((row.source, row.target) for row in train()))
+    task = task_class(config).fit(config, train)
     if isinstance(task, LabelTask):
         refuse_unseen(task, dev)
     task.save(folder)
@@ -67,20 +60,16 @@ def prepare(config: c.Config, folder: Path) -> Prepared:
     shutil.rmtree(data, ignore_errors=True)  # what an earlier attempt left
     left_out = 0
 
-    def encoded(rows: Iterator[Example]) -> Iterator[Columns]:
+    def short_ones() -> Iterator[Corpus]:
         nonlocal left_out
-        for some in chunks(rows, CHUNK):
-            source, target, words = task.encode([(row.source, row.target) for row in some])
-            sides = [side for side in (source, target) if side]
-            good = [is_short(task, row) for row in zip(*sides, strict=True)]
-            left_out += len(good) - sum(good)
-            yield tuple(
-                [row for row, ok in zip(side, good, strict=True) if ok] if side else []
-                for side in (source, target, words)
-            )  # type: ignore[misc]
+        for some in chunks(train(), CHUNK_EXAMPLES):
+            corpus = task.encode(some)
+            rows = np.flatnonzero(is_short(task, corpus))
+            left_out += len(corpus) - len(rows)
+            yield corpus.take(rows)
 
-    write_corpus(data, "train", encoded(train()))
-    corpus = open_corpus(data, "train")
+    write_corpus(data, "train", short_ones())
+    corpus = task.open_corpus(data, "train")
     if not len(corpus):
         raise DataError(
             f"{config.data.train[0]}: "
@@ -89,24 +78,20 @@ def prepare(config: c.Config, folder: Path) -> Prepared:
     order = np.random.default_rng(config.seed).permutation(len(dev)).tolist()
     if isinstance(config.task, c.LanguageModel):
         order = list(range(len(dev)))
-    pairs = [row for i in order if fits(task, row := dev[i])]
-    if not pairs:
+    measured = [row for i in order if is_short(task, task.encode([row := dev[i]])).all()]
+    if not measured:
         raise DataError(f"{config.data.train[0]}: nothing is left to measure on; give a dev file")
-    write_corpus(data, "dev", chunked(task, pairs))
-    save_examples(data / "dev.jsonl", pairs)
-    return Prepared(task, corpus, open_corpus(data, "dev"), Examples(data / "dev.jsonl"), left_out)
+    write_corpus(data, "dev", (task.encode(some) for some in chunks(measured, CHUNK_EXAMPLES)))
+    save_examples(data / "dev.jsonl", measured)
+    return reopened(task, folder, left_out)
 
 
-def is_short(task: Task, sides: Iterable[Sequence[int]]) -> bool:
-    """Whether an example is within data.max_len; a line of a stream has no length of its own."""
-    longest = max(map(len, sides))
-    return longest <= task.config.data.max_len or isinstance(task, LanguageModel)
-
-
-def fits(task: Task, row: Example) -> bool:
-    """The same, of an example that is not tokenised yet."""
-    source, target, _ = task.encode([(row.source, row.target)])
-    return is_short(task, [*source, *target])
+def is_short(task: Task, corpus: Corpus) -> Array:
+    """Which examples are within data.max_len; a line of a stream has no length of its own."""
+    if isinstance(task, LanguageModel):
+        return np.ones(len(corpus), bool)
+    lengths = np.stack([column.lengths for column in corpus.columns])
+    return np.asarray(lengths.max(0) <= task.config.data.max_len)
 
 
 def whereabouts(task: Task, numbers: Collection[int]) -> dict[int, str]:
@@ -117,11 +102,10 @@ def whereabouts(task: Task, numbers: Collection[int]) -> dict[int, str]:
     found: dict[int, str] = {}
     number = 0
     with suppress(DataError, OSError):
-        for some in chunks(split(task.config)[0](), CHUNK):
-            source, target, _ = task.encode([(row.source, row.target) for row in some])
-            sides = zip(*(side for side in (source, target) if side), strict=True)
-            for row, ids in zip(some, sides, strict=True):
-                if is_short(task, ids):
+        for some in chunks(split(task.config)[0](), CHUNK_EXAMPLES):
+            rows = [row for row in some for _ in row.references or (None,)]
+            for row, short in zip(rows, is_short(task, task.encode(some)), strict=True):
+                if short:
                     if number in numbers:
                         found[number] = row.where
                     number += 1
@@ -139,29 +123,13 @@ def refuse_unseen(task: LabelTask, rows: Sequence[Example]) -> None:
 
 def reopen(config: c.Config, folder: Path) -> Prepared:
     """What `prepare` left in a run."""
+    return reopened(load_task(config, folder), folder, 0)
+
+
+def reopened(task: Task, folder: Path, left_out: int) -> Prepared:
     data = folder / "data"
-    return Prepared(
-        load_task(config, folder),
-        open_corpus(data, "train"),
-        open_corpus(data, "dev"),
-        Examples(data / "dev.jsonl"),
-        0,
-    )
-
-
-def in_memory(task: Task, rows: list[Example]) -> Corpus:
-    """Examples as a corpus that is nowhere on disk."""
-    source, target, words = task.encode([(row.source, row.target) for row in rows])
-    found = Sequences.of(target)
-    return Corpus(
-        Sequences.of(source) if source else None, found, Sequences.of(words) if words else None
-    )
-
-
-def chunked(task: Task, rows: list[Example]) -> Iterator[Columns]:
-    """Examples, tokenised a chunk at a time."""
-    for some in chunks(rows, CHUNK):
-        yield task.encode([(row.source, row.target) for row in some])
+    train, dev = (task.open_corpus(data, name) for name in ("train", "dev"))
+    return Prepared(task, train, dev, Examples(data / "dev.jsonl"), left_out)
 
 
 def split(config: c.Config) -> tuple[Callable[[], Iterator[Example]], list[Example]]:

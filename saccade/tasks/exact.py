@@ -4,11 +4,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from saccade.data.lines import Example
 from saccade.decoding.exact import Order, exact_search
 from saccade.decoding.search import Hypothesis, Length, beam_search
-from saccade.models.build import Generator
+from saccade.models.networks import Generator
 from saccade.tasks.generate import TOO_LONG, GeneratingTask
-from saccade.tasks.task import Pair, Query, Request
+from saccade.tasks.task import Query, Request
 from saccade.text.vocab import EOS
 
 WIDTHS = (1, 2, 5, 10, 50)
@@ -41,7 +42,7 @@ class Compared:
 def compare(
     task: GeneratingTask,
     network: Generator,
-    pairs: Sequence[Pair],
+    examples: Sequence[Example],
     request: Request,
     *,
     budget: int,
@@ -50,8 +51,8 @@ def compare(
 ) -> Iterator[Compared]:
     """Each line's optimum beside the beams', one at a time; a source given twice counts once."""
     references: dict[tuple[str, ...], list[str]] = {}
-    for source, target in pairs:
-        references.setdefault(source, []).extend([str(target)] if target is not None else [])
+    for example in examples:
+        references.setdefault(example.source, []).extend(map(str, example.references))
     length = Length(request.decode.length, request.decode.alpha)
     for number, (source, accepted) in enumerate(references.items()):
         query = Query(source, number)

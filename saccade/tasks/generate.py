@@ -3,15 +3,19 @@
 import sys
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from saccade import config as c
-from saccade.data.lines import Defect, FileError, lines_of
+from saccade.data.batches import collate
+from saccade.data.corpora import Corpus
+from saccade.data.lines import Defect, Example, FileError, lines_of
 from saccade.decoding import steps
 from saccade.decoding.risk import least_risk
 from saccade.decoding.sample import draw, sample
@@ -29,8 +33,8 @@ from saccade.decoding.search import (
 from saccade.decoding.tree import Tree
 from saccade.errors import ConfigError, DataError
 from saccade.metrics.text import similarity
-from saccade.models.build import Generator
 from saccade.models.decoders import Decoder, RecurrentDecoder, TransformerDecoder
+from saccade.models.networks import Generator, shifted
 from saccade.nn.padded import Padded
 from saccade.nn.state import repeat, select
 from saccade.tasks.task import (
@@ -40,6 +44,7 @@ from saccade.tasks.task import (
     Request,
     Task,
     Token,
+    device_of,
     in_batches,
 )
 from saccade.text.tokenizers import Tokenizer
@@ -96,6 +101,23 @@ class GeneratingTask(Task):
     @abstractmethod
     def written(self, row: Sequence[int], tokens: Sequence[int]) -> list[int]:
         """The tokens of the whole text when these were said after reading this row."""
+
+    def scored(self, examples: Sequence[Example]) -> Corpus:
+        """What `score` reads of examples: the first target of each."""
+        return self.encode([replace(row, others=()) for row in examples])
+
+    def score(self, network: Generator, examples: Sequence[Example]) -> list[tuple[float, int]]:
+        corpus = self.scored(examples)
+
+        def work(rows: list[int]) -> list[tuple[float, int]]:
+            batch = collate(corpus, np.array(rows)).to(device_of(network))
+            tokens, said = shifted(batch.target)
+            state = network.decoder.start(network.encode(batch.sources), len(rows))
+            return summed(network.decoder, tokens, said, state)
+
+        with torch.inference_mode():
+            budget = self.config.decode.batch_tokens
+            return in_batches(range(len(corpus)), corpus.lengths.tolist(), budget, work)
 
     def predict(
         self, network: Generator, queries: Sequence[Query], request: Request
@@ -361,8 +383,8 @@ def filtered(step: Step, decode: c.Decode) -> Step:
 
 def attention_of(decoder: Decoder) -> nn.Module:
     """The attention to the source: a recurrent decoder's, or the last layer's of a Transformer."""
-    if isinstance(decoder, TransformerDecoder) and hasattr(decoder.blocks[-1], "cross"):
-        return decoder.blocks[-1].cross
+    if isinstance(decoder, TransformerDecoder) and hasattr(decoder.stack.blocks[-1], "cross"):
+        return decoder.stack.blocks[-1].cross
     if isinstance(decoder, RecurrentDecoder) and decoder.attention is not None:
         return decoder.attention
     raise ConfigError("decode.coverage: this model has no attention to a source; set it to 0")
@@ -400,12 +422,6 @@ def permitted(path: str, output: Tokenizer) -> list[list[int]]:
     if not ids:
         raise ConfigError(f"decode.only: {Path(path)}: the model can write none of its lines")
     return ids
-
-
-def shifted(target: Padded) -> tuple[Tensor, Padded]:
-    """Teacher forcing's two views of a target: what the decoder reads, what it should say next."""
-    said = Padded(target.values[:, 1:], (target.lengths - 1).clamp(min=0))
-    return target.values[:, :-1], said
 
 
 def summed(decoder: Decoder, tokens: Tensor, said: Padded, state: Any) -> list[tuple[float, int]]:

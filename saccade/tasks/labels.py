@@ -1,74 +1,74 @@
-"""What `classify` and `tag` share: a set of labels, and a loss over rows of logits."""
+"""What `classify` and `tag` share: a text field, a label field, and logits for batches of rows."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
+import numpy as np
 import torch
-import torch.nn.functional as F
-from jaxtyping import Float, Int
 from torch import Tensor
 
 from saccade import config as c
-from saccade.data.batches import Corpus, Epoch, epoch_of
-from saccade.models.build import Network, build_meta
-from saccade.nn.loss import Loss
-from saccade.tasks.task import Pair, Task
-from saccade.text.tokenizers import Tokenizer
+from saccade.data.batches import padded
+from saccade.data.fields import Labels, Text, labels_of
+from saccade.data.lines import Example
+from saccade.nn.padded import Padded
+from saccade.tasks.task import Task, device_of, in_batches
 from saccade.text.vocab import Vocab
 
 
 class LabelTask(Task):
-    """A tokenizer for the input and a set of labels for the output."""
+    """A text field for the source and a set of labels for the target."""
 
-    def __init__(self, config: c.Config, tokenizer: Tokenizer, labels: Vocab):
-        super().__init__(config)
-        self.tokenizer = tokenizer
-        self.labels = labels
+    files = ("tokenizer.json", "labels.json")
+    source_field: ClassVar[type[Text]] = Text
+
+    def __init__(self, config: c.Config, source: Text, target: Labels):
+        super().__init__(config, (source,), target)
+        self.source = source
+        self.labels: Vocab = target.labels
 
     @property
     def metric(self) -> str:
         return "accuracy"
 
     @classmethod
-    def fit(cls, config: c.Config, pairs: Callable[[], Iterable[Pair]]) -> Self:
+    def fit(cls, config: c.Config, examples: Callable[[], Iterable[Example]]) -> Self:
         assert isinstance(config.task, c.Classify | c.Tag)
         counts: Counter[str] = Counter()
 
         def texts() -> Iterable[str]:
-            for source, target in pairs():
-                counts.update([target] if isinstance(target, str) else target or ())
-                yield from source
+            for row in examples():
+                for target in row.references:
+                    counts.update(labels_of(target))
+                yield from row.source
 
-        tokenizer = Tokenizer.train(config.task.tokenizer, texts())
-        return cls(config, tokenizer, Vocab(counts))
+        source = cls.source_field.fit(config.task.tokenizer, texts())
+        return cls(config, source, Labels.fit(counts))
 
     @classmethod
     def load(cls, config: c.Config, folder: Path) -> Self:
-        return cls(
-            config, Tokenizer.load(folder / "tokenizer.json"), Vocab.load(folder / "labels.json")
-        )
+        source, target = (folder / name for name in cls.files)
+        return cls(config, cls.source_field.load(source), Labels.load(target))
 
-    def save(self, folder: Path) -> None:
-        self.tokenizer.save(folder / "tokenizer.json")
-        self.labels.save(folder / "labels.json")
+    def _logits(self, network: Any, sources: Sequence[Any], budget: int) -> list[Tensor]:
+        """For each source its logits: (labels,), or (words, labels)."""
+        column = self.source.encode(sources)
 
-    def build_meta(self) -> Network:
-        return build_meta(self.config, len(self.tokenizer), len(self.labels))
+        def work(rows: list[int]) -> list[Tensor]:
+            source = padded(column, np.array(rows)).to(device_of(network))
+            return self._rows(network.logits((source,)).cpu(), source)
 
-    def epoch(self, corpus: Corpus, number: int) -> Epoch:
-        return epoch_of(corpus, self.config.train.batch_tokens, self.config.seed, number)
+        with torch.inference_mode():
+            return in_batches(range(len(column)), column.lengths.tolist(), budget, work)
 
-
-def label_loss(logits: Float[Tensor, "N labels"], gold: Int[Tensor, "N"], smoothing: float) -> Loss:
-    """The summed cross-entropy of rows of logits."""
-    total = F.cross_entropy(logits, gold, reduction="sum", label_smoothing=smoothing)
-    nll = total if smoothing == 0.0 else F.cross_entropy(logits, gold, reduction="sum")
-    return Loss(total, nll.detach(), gold.numel())
+    def _rows(self, logits: Tensor, source: Padded) -> list[Tensor]:
+        """The logits of each row of a batch, without padding."""
+        return list(logits)
 
 
-def log_probs_of(logits: Tensor, gold: Sequence[Any]) -> list[float]:
+def log_probs_of(logits: Tensor, gold: Sequence[int]) -> list[float]:
     """log p of the gold label in each row."""
     index = torch.tensor(gold, device=logits.device)
     return logits.log_softmax(-1).gather(1, index[:, None]).squeeze(1).tolist()

@@ -1,7 +1,7 @@
-"""What every task does: text to ids, a network, a loss, predictions, scores and metrics.
+"""What every task does: examples to ids, a network, predictions, scores and metrics.
 
 The tasks stand side by side in this room; training, the command line and the server know only this
-page.
+page. A task is its fields; the loss is the network's own.
 """
 
 import sys
@@ -10,23 +10,20 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import torch
-from torch import Tensor
 
 from saccade import config as c
-from saccade.data.batches import Batch, Corpus
+from saccade.data.batches import Batches, epoch_of
+from saccade.data.corpora import Corpus, open_corpus
+from saccade.data.fields import Field
+from saccade.data.lines import Example
 from saccade.decoding.tree import Tree
-from saccade.models.build import Network, materialize
-from saccade.nn.dropout import uniform
-from saccade.nn.loss import Loss
-from saccade.text.vocab import UNK
+from saccade.models.build import build_meta, materialize
+from saccade.models.networks import Network
 
 Source = tuple[str, ...]
-Target = str | tuple[str, ...] | None
-Pair = tuple[Source, Target]
-Columns = tuple[list[list[int]], list[list[int]], list[list[int]]]  # source, target, words
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -78,21 +75,20 @@ class Prediction:
     tree: Tree | None = None
 
 
-class Batches(Protocol):
-    """The batches of an epoch, by number."""
-
-    def __len__(self) -> int: ...
-    def __getitem__(self, i: int, /) -> Batch: ...
-    def __iter__(self) -> Iterator[Batch]: ...
-
-
 class Task(ABC):
-    """A task with its vocabularies; a network is always an argument, never kept."""
+    """A task with its fields; a network is always an argument, never kept."""
 
+    files: ClassVar[tuple[str, ...]]  # of the fields in a run, the target's last
     higher_is_better: ClassVar[bool] = True
 
-    def __init__(self, config: c.Config):
+    def __init__(self, config: c.Config, sources: tuple[Field, ...], target: Field):
         self.config = config
+        self.sources = sources
+        self.target = target
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        return (*self.sources, self.target)
 
     @property
     @abstractmethod
@@ -101,45 +97,45 @@ class Task(ABC):
 
     @classmethod
     @abstractmethod
-    def fit(cls, config: c.Config, pairs: Callable[[], Iterable[Pair]]) -> "Task":
-        """The task with vocabularies made from the training examples, which may be read twice."""
+    def fit(cls, config: c.Config, examples: Callable[[], Iterable[Example]]) -> "Task":
+        """The task with fields fitted to the training examples, which may be read twice."""
 
     @classmethod
     @abstractmethod
     def load(cls, config: c.Config, folder: Path) -> "Task":
-        """The task with the vocabularies of a run."""
+        """The task with the fields of a run."""
 
-    @abstractmethod
     def save(self, folder: Path) -> None:
-        """Write the vocabularies into a run."""
+        """Write the fields into a run."""
+        for name, field in zip(self.files, self.fields, strict=True):
+            field.save(folder / name)
 
-    @abstractmethod
-    def encode(self, pairs: Sequence[Pair]) -> Columns:
-        """Examples as rows of ids."""
+    def encode(self, examples: Sequence[Example]) -> Corpus:
+        """Examples as rows of ids: a row for each target that is right."""
+        rows = [(row.source, target) for row in examples for target in row.references]
+        sources = tuple(field.encode([source for source, _ in rows]) for field in self.sources)
+        return Corpus(sources, self.target.encode([target for _, target in rows]))
 
-    @abstractmethod
+    def open_corpus(self, folder: Path, split: str) -> Corpus:
+        """The corpus of a run's data."""
+        return open_corpus(folder, split, [field.pad for field in self.fields])
+
     def build_meta(self) -> Network:
         """The network of the configuration, without memory: shapes alone."""
+        sources = [field.inventory for field in self.sources]
+        return build_meta(self.config, sources, self.target.inventory)
 
     def build(self) -> Network:
         """The network of the configuration, with its first weights."""
         return materialize(self.build_meta(), self.config.seed)
 
-    @abstractmethod
     def epoch(self, corpus: Corpus, number: int) -> Batches:
         """The training batches of an epoch."""
-
-    @abstractmethod
-    def loss(self, network: Any, batch: Batch, carry: Any, progress: float) -> tuple[Loss, Any]:
-        """The loss of a batch, and what to carry to the next; `progress` goes from 0 to 1."""
-
-    def carry(self, network: Any, rows: int) -> Any:
-        """The form of what `loss` carries from batch to batch, for so many rows; None for most."""
-        return None
+        return epoch_of(corpus, self.config.train.batch_tokens, self.config.seed, number)
 
     @abstractmethod
     def evaluate(
-        self, network: Any, corpus: Corpus, pairs: Sequence[Pair], quick: bool
+        self, network: Any, corpus: Corpus, examples: Sequence[Example], quick: bool
     ) -> dict[str, float]:
         """The metrics on these examples; `quick` searches greedily, as is enough while training."""
 
@@ -148,7 +144,7 @@ class Task(ABC):
         """A prediction for each query, in order."""
 
     @abstractmethod
-    def score(self, network: Any, pairs: Sequence[Pair]) -> list[tuple[float, int]]:
+    def score(self, network: Any, examples: Sequence[Example]) -> list[tuple[float, int]]:
         """For each example log p(target | source), and of how many tokens."""
 
 
@@ -196,11 +192,3 @@ def chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
     iterator = iter(items)
     while chunk := list(islice(iterator, size)):
         yield chunk
-
-
-def drop_words(tokens: Tensor, share: float, first_word: int = UNK + 4) -> Tensor:
-    """The ids with a share of the words, but no special token, replaced by <unk>."""
-    if share == 0.0:
-        return tokens
-    dropped = (uniform(tokens.shape, tokens.device) < share) & (tokens >= first_word)
-    return tokens.masked_fill(dropped, UNK)

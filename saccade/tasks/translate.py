@@ -8,34 +8,27 @@ import torch
 from torch import Tensor
 
 from saccade import config as c
-from saccade.data.batches import Batch, Corpus, Epoch, epoch_of, in_order
+from saccade.data.batches import in_order
+from saccade.data.corpora import Corpus
+from saccade.data.fields import TargetText, Text
+from saccade.data.lines import Example
 from saccade.metrics import text as metrics
-from saccade.models.build import Generator, Network, build_meta
-from saccade.nn.dropout import uniform
-from saccade.nn.loss import Loss
-from saccade.nn.padded import Padded, pad
-from saccade.tasks.generate import GeneratingTask, positions_of, shifted, summed
-from saccade.tasks.task import (
-    Columns,
-    Pair,
-    Query,
-    Request,
-    Source,
-    device_of,
-    drop_words,
-    in_batches,
-)
+from saccade.models.networks import Generator
+from saccade.nn.padded import pad
+from saccade.tasks.generate import GeneratingTask, positions_of
+from saccade.tasks.task import Query, Request, Source, device_of
 from saccade.text.tokenizers import Tokenizer
-from saccade.text.vocab import BOS, EOS, SEP
 
 
 class Translate(GeneratingTask):
-    def __init__(self, config: c.Config, source: Tokenizer, target: Tokenizer):
-        super().__init__(config)
+    files = ("source.json", "target.json")
+
+    def __init__(self, config: c.Config, source: Text, target: TargetText):
+        super().__init__(config, (source,), target)
         assert isinstance(config.task, c.Translate)
         self.settings = config.task
         self.source = source
-        self.target = target
+        self.output = target.tokenizer
 
     @property
     def metric(self) -> str:
@@ -46,77 +39,46 @@ class Translate(GeneratingTask):
         return self.settings.metric in ("bleu", "chrf")
 
     @classmethod
-    def fit(cls, config: c.Config, pairs: Callable[[], Iterable[Pair]]) -> "Translate":
+    def fit(cls, config: c.Config, examples: Callable[[], Iterable[Example]]) -> "Translate":
         settings = config.task
         assert isinstance(settings, c.Translate)
         if settings.joint:
-            both = (text for source, target in pairs() for text in (*source, str(target)))
+            both = (str(t) for row in examples() for t in (*row.source, *row.references))
             joint = Tokenizer.train(settings.source, both)
-            return cls(config, joint, joint)
-        source = Tokenizer.train(settings.source, (text for texts, _ in pairs() for text in texts))
-        target = Tokenizer.train(settings.target, (str(text) for _, text in pairs()))
-        return cls(config, source, target)
+            return cls(config, Text(joint), TargetText(joint))
+        sources = (text for row in examples() for text in row.source)
+        targets = (str(target) for row in examples() for target in row.references)
+        source = Text.fit(settings.source, sources)
+        return cls(config, source, TargetText.fit(settings.target, targets))
 
     @classmethod
     def load(cls, config: c.Config, folder: Path) -> "Translate":
-        return cls(
-            config, Tokenizer.load(folder / "source.json"), Tokenizer.load(folder / "target.json")
-        )
-
-    def save(self, folder: Path) -> None:
-        self.source.save(folder / "source.json")
-        self.target.save(folder / "target.json")
-
-    def encode(self, pairs: Sequence[Pair]) -> Columns:
-        targets = self.target.encode([str(target) for _, target in pairs])
-        return (
-            encode_sources(self.source, [source for source, _ in pairs]),
-            [[BOS, *ids, EOS] for ids in targets],
-            [],
-        )
-
-    def build_meta(self) -> Network:
-        return build_meta(self.config, len(self.source), len(self.target))
-
-    def epoch(self, corpus: Corpus, number: int) -> Epoch:
-        return epoch_of(corpus, self.config.train.batch_tokens, self.config.seed, number)
-
-    def loss(
-        self, network: Generator, batch: Batch, carry: Any, progress: float
-    ) -> tuple[Loss, Any]:
-        train = self.config.train
-        tokens, targets = shifted(batch.target)
-        source = batch.source
-        assert source is not None
-        if network.training:
-            tokens = drop_words(tokens, train.word_dropout)
-            source = Padded(drop_words(source.values, train.word_dropout), source.lengths)
-            tokens = own_guesses(network, source, tokens, train.scheduled_sampling * progress)
-        smoothing = train.label_smoothing if network.training else 0.0
-        return network(source, tokens, targets, smoothing), None
+        source, target = (folder / name for name in cls.files)
+        return cls(config, Text.load(source), TargetText.load(target))
 
     def evaluate(
-        self, network: Generator, corpus: Corpus, pairs: Sequence[Pair], quick: bool
+        self, network: Generator, corpus: Corpus, examples: Sequence[Example], quick: bool
     ) -> dict[str, float]:
         decode = self.config.decode
         if quick:  # the best model is much the same by any search
             decode = decode.model_copy(update={"width": 1, "groups": 1, "risk": "off"})
-        queries = [Query(source, number) for number, source in enumerate(references_of(pairs))]
+        queries = [Query(source, number) for number, source in enumerate(references_of(examples))]
         texts = [found.text for found in self.predict(network, queries, Request(decode))]
-        return {"loss": self.mean_loss(network, corpus, len(pairs))} | self.measured(pairs, texts)
+        loss = self.mean_loss(network, corpus, len(examples))
+        return {"loss": loss} | self.measured(examples, texts)
 
     def mean_loss(self, network: Generator, corpus: Corpus, rows: int) -> float:
         """The loss of a token under teacher forcing, over the first rows of a corpus."""
         nll, count = 0.0, 0
         with torch.inference_mode():
             for batch in in_order(corpus, self.config.decode.batch_tokens, rows):
-                loss, _ = self.loss(network, batch.to(device_of(network)), None, 1.0)
+                loss, _ = network(batch.to(device_of(network)))
                 nll, count = nll + float(loss.nll), count + loss.count
         return nll / max(count, 1)
 
-    def measured(self, pairs: Sequence[Pair], texts: Sequence[str]) -> dict[str, float]:
+    def measured(self, examples: Sequence[Example], texts: Sequence[str]) -> dict[str, float]:
         """The metrics of a text for each different source."""
-        gold = list(references_of(pairs).values())
+        gold = list(references_of(examples).values())
         found = {}
         if self.metric in ("bleu", "chrf"):
             found["bleu"] = metrics.bleu(texts, gold)
@@ -130,20 +92,17 @@ class Translate(GeneratingTask):
     def _as_written(self, targets: list[str]) -> list[str]:
         """Targets as the tokenizer can write them at best: right is what cannot be better."""
         if self.settings.target.lowercase or self.settings.target.split_punctuation:
-            return self.target.decode(self.target.encode(targets))
-        return targets if self.target.lossless else [" ".join(t.split()) for t in targets]
-
-    @property
-    def output(self) -> Tokenizer:  # type: ignore[override]
-        return self.target
+            return self.output.decode(self.output.encode(targets))
+        return targets if self.output.lossless else [" ".join(t.split()) for t in targets]
 
     def rows(self, queries: Sequence[Query]) -> list[list[int]]:
-        return encode_sources(self.source, [query.source for query in queries])
+        return self.source.rows([query.source for query in queries])
 
     def start(self, network: Generator, rows: list[list[int]]) -> tuple[Any, Tensor]:
         device = device_of(network)
-        state = network.decoder.start(network.encode(pad(rows).to(device)), len(rows))
-        return state, torch.full((len(rows),), BOS, device=device)
+        source = pad(rows, self.source.pad).to(device)
+        state = network.decoder.start(network.encode((source,)), len(rows))
+        return state, torch.full((len(rows),), self.output.specials.bos, device=device)
 
     def room(self, row: Sequence[int]) -> int:
         if len(row) > positions_of(self.config.encoder):
@@ -156,59 +115,10 @@ class Translate(GeneratingTask):
     def written(self, row: Sequence[int], tokens: Sequence[int]) -> list[int]:
         return list(tokens)
 
-    def score(self, network: Generator, pairs: Sequence[Pair]) -> list[tuple[float, int]]:
-        sources, targets, _ = self.encode(pairs)
-        rows = list(zip(sources, targets, strict=True))
 
-        def work(some: list[tuple[list[int], list[int]]]) -> list[tuple[float, int]]:
-            device = device_of(network)
-            source = pad([s for s, _ in some]).to(device)
-            tokens, said = shifted(pad([t for _, t in some]).to(device))
-            state = network.decoder.start(network.encode(source), len(some))
-            return summed(network.decoder, tokens, said, state)
-
-        with torch.inference_mode():
-            lengths = [len(s) + len(t) for s, t in rows]
-            return in_batches(rows, lengths, self.config.decode.batch_tokens, work)
-
-
-def references_of(pairs: Sequence[Pair]) -> dict[Source, list[str]]:
+def references_of(examples: Sequence[Example]) -> dict[Source, list[str]]:
     """The targets of each source: one with several may be given any of them."""
     references: dict[Source, list[str]] = {}
-    for source, target in pairs:
-        references.setdefault(source, []).append(str(target))
+    for row in examples:
+        references.setdefault(row.source, []).extend(map(str, row.references))
     return references
-
-
-def encode_sources(tokenizer: Tokenizer, sources: Sequence[Source]) -> list[list[int]]:
-    """Each source as ids and an end mark; columns are laid end to end with a mark between them."""
-    columns = max((len(source) for source in sources), default=1)
-    encoded = [
-        tokenizer.encode([source[i] if i < len(source) else "" for source in sources])
-        for i in range(columns)
-    ]
-    rows = [list(ids) for ids in encoded[0]]
-    for column in encoded[1:]:
-        for row, ids in zip(rows, column, strict=True):
-            row.append(SEP)
-            row.extend(ids)
-    return [[*row, EOS] for row in rows]
-
-
-def own_guesses(network: Generator, source: Padded, tokens: Tensor, share: float) -> Tensor:
-    """Scheduled sampling: a share of what the decoder reads replaced by what it would have said.
-
-    Bengio et al. 2015, arxiv.org/abs/1506.03099: step by step, each guess after the guesses before
-    it.
-    """
-    if share == 0.0:
-        return tokens
-    with torch.no_grad():
-        state = network.decoder.start(network.encode(source), tokens.size(0))
-        columns = [tokens[:, :1]]
-        for t in range(1, tokens.size(1)):
-            logits, state = network.decoder(columns[-1], state)
-            guess = logits.argmax(-1)
-            own = (uniform(guess.shape, guess.device) < share) & (tokens[:, t : t + 1] > EOS)
-            columns.append(torch.where(own, guess, tokens[:, t : t + 1]))
-    return torch.cat(columns, 1)

@@ -22,7 +22,7 @@ from tokenizers import models, trainers
 
 from saccade import config as c
 from saccade.errors import CheckpointError, ConfigError, DataError
-from saccade.text.vocab import BOS, EOS, PAD, SEP, SPECIALS, UNK
+from saccade.text.vocab import SPECIALS, Inventory, Specials
 
 # The threads of HF do not survive a fork, and older versions warn of that: from the first fork on,
 # use none. Read at every call, so nothing is lost before.
@@ -32,7 +32,7 @@ if hasattr(os, "register_at_fork"):
 # What the specials are called inside HF. No unit has a blank between two other characters, so no
 # text can produce one of them; "<eos>" itself is an ordinary string.
 _HIDDEN = tuple(f"{name[:-1]} >" for name in SPECIALS)
-_DROPPED = {PAD, BOS, EOS, SEP}
+_UNK = _HIDDEN[SPECIALS.index("<unk>")]
 
 # As in GPT-2, a blank goes with the word after it, but \w would tear words at their vowel signs
 # (Hindi, Thai). Every character is in some alternative, so that nothing is lost.
@@ -41,7 +41,7 @@ _CHUNK = re.compile(rf" ?[^\s{_MARKS}]+| ?[{_MARKS}]+|\s+(?!\S)|\s")
 
 
 class Tokenizer:
-    """A trained tokenizer. Ids 0 to 4 are SPECIALS, and no text ever yields one of them but UNK."""
+    """A trained tokenizer, with its special ids: no text ever yields one of them but `unk`."""
 
     def __init__(self, config: c.Tokenizer, model: hf.Tokenizer) -> None:
         self.config = config
@@ -49,9 +49,11 @@ class Tokenizer:
         self._ids: dict[str, int] = model.get_vocab()
         self._pieces = sorted(self._ids, key=self._ids.__getitem__)
         gapless = sorted(self._ids.values()) == list(range(len(self._ids)))
-        if not gapless or tuple(self._pieces[: len(SPECIALS)]) != _HIDDEN:
-            raise ValueError("its ids have gaps, or do not begin with the specials")
-        self._pieces[: len(SPECIALS)] = SPECIALS
+        if not gapless or not self._ids.keys() >= set(_HIDDEN):
+            raise ValueError("its ids have gaps, or it lacks a special one")
+        self.specials = Specials(*(self._ids[name] for name in _HIDDEN))
+        for i, name in zip(self.specials, SPECIALS, strict=True):
+            self._pieces[i] = name
 
     @classmethod
     def train(cls, config: c.Tokenizer, lines: Iterable[str]) -> Self:
@@ -106,6 +108,10 @@ class Tokenizer:
         """The size of the vocabulary, specials included."""
         return len(self._pieces)
 
+    @property
+    def inventory(self) -> Inventory:
+        return Inventory(len(self), tuple(self.specials), self.specials.unk)
+
     def agrees(self, other: "Tokenizer") -> bool:
         """Whether the ids of both mean the same."""
         return self.config.kind == other.config.kind and self._pieces == other._pieces
@@ -125,7 +131,8 @@ class Tokenizer:
         """The ids of each text, no specials added. A list at once is faster than each alone."""
         if self.config.kind in ("word", "char"):
             get = self._ids.get
-            return [[get(unit, UNK) for unit in _units(self.config, text)] for text in texts]
+            unk = self.specials.unk
+            return [[get(unit, unk) for unit in _units(self.config, text)] for text in texts]
         known: dict[str, list[int]] = {}
         ids: list[list[int]] = []
         for start in range(0, len(texts), 4096):  # a million lists of strings at once would be slow
@@ -145,7 +152,10 @@ class Tokenizer:
         gap = " " if self.config.kind in ("char", "bytes") else ""
         rows = [words[:1] + [gap + word for word in words[1:]] for words in map(list, sentences)]
         words = list(dict.fromkeys(chain.from_iterable(rows)))
-        known = {word: ids or [UNK] for word, ids in zip(words, self.encode(words), strict=True)}
+        known = {
+            word: ids or [self.specials.unk]
+            for word, ids in zip(words, self.encode(words), strict=True)
+        }
         return [
             (
                 [i for word in row for i in known[word]],
@@ -156,7 +166,8 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
         """The text of each row of ids; PAD, BOS, EOS and SEP are left out, UNK is "<unk>"."""
-        rows = ([self._pieces[i] for i in row if i not in _DROPPED] for row in ids)
+        dropped = {*self.specials} - {self.specials.unk}
+        rows = ([self._pieces[i] for i in row if i not in dropped] for row in ids)
         match self.config.kind:
             case "word":
                 return [" ".join(row) for row in rows]
@@ -271,19 +282,21 @@ def _model(config: c.Tokenizer, alphabet: list[str], trained: dict[str, Any]) ->
     """The HF model: the specials, the alphabet, and the learned pieces that it can stream_text."""
     match config.kind:
         case "word" | "char":
-            return models.WordLevel(_number([*_HIDDEN, *alphabet]), unk_token=_HIDDEN[UNK])
+            return models.WordLevel(_number([*_HIDDEN, *alphabet]), unk_token=_UNK)
         case "bpe" | "bytes":
             letters = set(_BYTES if config.kind == "bytes" else alphabet)
             merges = [(a, b) for a, b in trained["merges"] if letters.issuperset(a + b)]
             pieces = [*_HIDDEN, *sorted(letters), *(a + b for a, b in merges)]
-            return models.BPE(_number(pieces), merges, unk_token=_HIDDEN[UNK])
+            return models.BPE(_number(pieces), merges, unk_token=_UNK)
         case "unigram":
             letters = set(alphabet)
             scores = _settle(
                 {piece: n for piece, n in trained["vocab"] if letters.issuperset(piece)}
             )
             ranked = sorted(scores.items(), key=lambda pair: (-pair[1], pair[0]))
-            return models.Unigram([(name, 0.0) for name in _HIDDEN] + ranked, unk_id=UNK)
+            return models.Unigram(
+                [(name, 0.0) for name in _HIDDEN] + ranked, unk_id=_HIDDEN.index(_UNK)
+            )
         case _:
             assert_never(config.kind)
 

@@ -1,16 +1,36 @@
-"""The ids that every vocabulary begins with, and the vocabulary of a label set."""
+"""What ids there are: the special ones of a vocabulary, and the labels of a label set."""
 
 import difflib
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 from saccade.errors import CheckpointError, DataError
 
-PAD, UNK, BOS, EOS, SEP = range(5)
 SPECIALS = ("<pad>", "<unk>", "<bos>", "<eos>", "<sep>")
+
+
+class Specials(NamedTuple):
+    """The ids of a vocabulary that stand for no text."""
+
+    pad: int = 0
+    unk: int = 1
+    bos: int = 2
+    eos: int = 3
+    sep: int = 4
+
+
+PAD, UNK, BOS, EOS, SEP = Specials()
+
+
+class Inventory(NamedTuple):
+    """How many ids a field has, which of them are special, and which one stands for the unknown."""
+
+    size: int
+    special: tuple[int, ...] = ()
+    unk: int = 0
 
 
 class Vocab:
@@ -27,6 +47,10 @@ class Vocab:
     def __len__(self) -> int:
         """How many labels there are."""
         return len(self.labels)
+
+    @property
+    def inventory(self) -> Inventory:
+        return Inventory(len(self))
 
     def index(self, label: str) -> int:
         """The number of a label."""

@@ -70,9 +70,10 @@ class Noticed:
 @dataclass(frozen=True, slots=True)
 class Finished:
     step: int
-    reason: str
+    reason: str  # for people
     scores: dict[str, float]
     seconds: float
+    stopped: bool = False  # by a signal, before its end
 
 
 Event = Prepared | StepDone | Evaluated | Saved | Skipped | Changed | Noticed | Finished

@@ -4,185 +4,252 @@ What a step does is a function of (seed, step), and batch i of epoch e is found 
 that resuming is never having stopped.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from enum import Enum
+from functools import partial
 from time import perf_counter
 
 import torch
 
-from saccade.data.batches import Corpus, Epoch, Stream
+from saccade.data.batches import Loader
+from saccade.data.corpora import Corpus
+from saccade.data.lines import Example
 from saccade.errors import TrainingError
 from saccade.nn.dropout import RowSlice, slice_of
 from saccade.runs import files
 from saccade.setup.prepare import whereabouts
-from saccade.tasks.task import Pair
+from saccade.training import saving
 from saccade.training.events import Evaluated, Event, Finished, Noticed, Saved, Skipped, StepDone
-from saccade.training.loader import Loader
 from saccade.training.stop import Interrupted, Stop
-from saccade.training.trainer import (
-    EVALUATING,
-    Position,
-    Trainer,
-    batch_rows,
-    to_disk,
-    within_memory,
-)
-
-__all__ = ["Position", "Trainer", "finish", "train"]
+from saccade.training.trainer import AVERAGING, EVALUATING, StepResult, Trainer
 
 REPORT_SECONDS = 0.25
 SAVE_SECONDS = 600.0  # no more than this is ever lost, however long an epoch is
 BAD_STEPS = 5  # in a row without a finite gradient: go back
 
 
+class Ending(Enum):
+    """Why a run goes no further."""
+
+    LIMIT = "the limit is reached"
+    PATIENCE = "no better evaluation"
+    STOPPED = "stopped"
+
+
 def train(
     trainer: Trainer,
     corpus: Corpus,
     dev: Corpus,
-    pairs: Sequence[Pair],
+    examples: Sequence[Example],
     stop: Stop | None = None,
 ) -> Iterator[Event]:
     """Train to a limit, reporting on the way; the run's model.safetensors gets the best weights."""
-    loader = Loader(trainer.task, corpus, trainer.config.workers)
+    loader = Loader(partial(trainer.task.epoch, corpus), trainer.config.workers)
+    stop = stop or Stop()
     try:
-        yield from _train(trainer, loader, dev, pairs, stop or Stop())
+        with saving.within_memory(trainer):
+            ending = yield from steps(trainer, loader, dev, examples, stop)
+            yield from finish(trainer, ending, dev, examples, stop)
     finally:
         loader.close()
 
 
-def _train(
-    trainer: Trainer, loader: Loader, dev: Corpus, pairs: Sequence[Pair], stop: Stop
-) -> Iterator[Event]:
+def steps(
+    trainer: Trainer, loader: Loader, dev: Corpus, examples: Sequence[Example], stop: Stop
+) -> Generator[Event, None, Ending]:
+    """Step after step, with evaluations and checkpoints where they are due; returns the Ending."""
     config = trainer.config
-    quick = pairs[: config.evaluate_max]
-    began = perf_counter() - trainer.at.seconds
-    nll, count, since = torch.zeros((), device=trainer.device), 0, perf_counter()  # since a report
-    room: int | None = None
-
-    def progress() -> float:
+    meter = Meter(trainer)
+    saved, too_large = perf_counter(), trainer.gradients.too_large
+    size = len(loader.epoch(trainer.at.epoch))  # batches of the epoch
+    # A run that had ended has nothing more to do.
+    ending = None if trainer.at.pending else reached(trainer, size)
+    while ending is None:
         at = trainer.at
-        done = at.epoch + (at.index / len(loader.epoch(at.epoch)) if at.index else 0.0)
-        return max(
-            at.step / config.steps if config.steps else 0.0,
-            done / config.epochs if config.epochs else 0.0,
-            at.seconds / (60 * config.minutes) if config.minutes else 0.0,
-        )
-
-    def over() -> str:
-        if progress() >= 1.0:
-            return f"the limit is reached ({limits(trainer)})"
-        if config.patience and trainer.at.since_best >= config.patience:
-            return f"no better evaluation in the last {config.patience}"
-        return ""
-
-    saved = perf_counter()
-    reason = "" if trainer.at.pending else over()  # a run that had ended has nothing more to do
-    while not reason:
-        at = trainer.at
-        due = at.pending  # an evaluation that a signal has put off
-        if not due:
+        evaluation_due = at.pending  # one that a signal has put off
+        if not at.pending:
             try:
                 with stop.interruptible():  # the first of an epoch may have to wait for its order
                     batches = loader.take(at.epoch, at.index, config.accumulate)
-                done = trainer.step(batches, progress(), stop)
+                result = trainer.step(batches, progress(trainer, size), stop)
             except Interrupted:  # all is as it was before the step
                 with stop.saving():
-                    path = trainer.save(due=False)
+                    path = saving.save(trainer, due=False)
                 yield Saved(at.step, path)
-                reason = "stopped"
-                break
-            if not done.finite:
+                return Ending.STOPPED
+            if not result.finite:
                 yield Skipped(at.step, at.skipped)
-                if at.bad >= BAD_STEPS:
-                    if (step := trainer.go_back()) is None:
-                        raise TrainingError(
-                            f"{trainer.folder}: step {at.step}: the loss or its gradient is not "
-                            f"finite, {BAD_STEPS} times in a row, and again at lower rates; "
-                            f"{suspects(trainer, loader, at.epoch, at.index)}; "
-                            "lower train.rate, or look at these lines"
-                        )
-                    yield Noticed(
-                        f"step {at.step:,}: {BAD_STEPS} steps in a row without a finite gradient, "
-                        f"the last with batch {at.index} of epoch {at.epoch}; "
-                        f"back to step {step:,}, at {trainer.at.slow:g} of the rate"
-                    )
-                    continue
-            if trainer.room != room:
-                room = trainer.room
+            if at.bad_streak >= BAD_STEPS:
+                yield go_back(trainer, loader)
+                size = len(loader.epoch(trainer.at.epoch))
+                continue
+            if trainer.gradients.too_large != too_large:
+                too_large = trainer.gradients.too_large
                 yield Noticed(f"step {at.step:,}: out of memory; batches like it are now cut")
             at.index += len(batches)
-            at.seconds = perf_counter() - began
-            if done.finite:
-                nll, count = nll + done.nll, count + done.count
-            epoch = loader.epoch(at.epoch)
-            new_epoch, end = at.index >= len(epoch), progress() >= 1.0
-            passed = perf_counter() - since
-            if passed >= REPORT_SECONDS or end or new_epoch:
-                loss, speed = float(nll) / max(count, 1), count / max(passed, 1e-9)
-                yield StepDone(
-                    at.step,
-                    at.epoch + at.index / len(epoch),
-                    loss,
-                    done.rate,
-                    speed,
-                    float(done.norm),
-                    progress(),
-                    at.seconds,
-                )
-                nll, count, since = torch.zeros_like(nll), 0, perf_counter()
-            if new_epoch:
+            at.seconds = meter.seconds()
+            epoch_ends, done = at.index >= size, progress(trainer, size)
+            meter.add(result)
+            if meter.is_due() or epoch_ends or done >= 1.0:
+                yield meter.report(result, at.epoch + at.index / size, done)
+            if epoch_ends:
                 at.epoch, at.index, trainer.carry = at.epoch + 1, 0, None
+                size = len(loader.epoch(at.epoch)) if done < 1.0 else size
             every = config.evaluate_every
-            due = end or (at.step % every == 0 if every else new_epoch)
-            at.pending = due and bool(pairs)
+            evaluation_due = done >= 1.0 or (at.step % every == 0 if every else epoch_ends)
+            at.pending = evaluation_due and bool(examples)
 
-        if at.pending and not stop():
-            paused = perf_counter()
-            try:
-                scores = trainer.evaluate(dev, quick, True, stop)
-            except Interrupted:
-                pass  # it is still pending, and a checkpoint says so
-            else:
-                at.pending = False
-                best = trainer.note(scores)
-                with stop.saving(), to_disk(trainer.folder):
-                    if best:
-                        model = trainer.folder / "model.safetensors"
-                        files.save_weights(model, trainer.predicting())
-                at.seconds = perf_counter() - began
-                since += perf_counter() - paused  # the speed is that of training
-                yield Evaluated(at.step, scores, best, at.seconds)
-        reason = "stopped" if at.pending else over() or ("stopped" if stop() else "")
-        saving = at.step % config.save_every == 0 if config.save_every else due
-        saving |= due and config.average_of == "best" and config.average_checkpoints > 1
-        saving = (saving and not at.bad and not at.pending) or reason not in ("", "stopped")
-        if saving or reason or perf_counter() - saved > SAVE_SECONDS:
-            paused = perf_counter()
-            with stop.saving():
-                path = trainer.save(due=saving)
+        if at.pending and not stop.asked:
+            with meter.paused():
+                evaluated = evaluate(trainer, dev, examples[: config.evaluate_max], stop)
+            if evaluated is not None:
+                at.seconds = meter.seconds()
+                yield Evaluated(at.step, *evaluated, at.seconds)
+        ending = Ending.STOPPED if at.pending else reached(trainer, size)
+        ending = Ending.STOPPED if ending is None and stop.asked else ending
+        due = is_checkpoint_due(trainer, evaluation_due, ending)
+        if due or ending is not None or perf_counter() - saved > SAVE_SECONDS:
+            with meter.paused(), stop.saving():
+                path = saving.save(trainer, due)
             yield Saved(at.step, path)
             saved = perf_counter()
-            since += saved - paused
+    return ending
 
-    if reason != "stopped":
-        memory = within_memory(trainer.folder, "the making of the mean", "free memory")
-        with stop.saving(), to_disk(trainer.folder), memory:
-            problems = finish(trainer)
-        yield from (Noticed(f"{problem}: left out of the mean") for problem in problems)
+
+def evaluate(
+    trainer: Trainer, dev: Corpus, examples: Sequence[Example], stop: Stop
+) -> tuple[dict[str, float], bool] | None:
+    """The scores, and whether they are the best; None, and still pending, if it was interrupted."""
     try:
-        scores = {}
-        if pairs and reason != "stopped":
-            with stop.interruptible(), within_memory(trainer.folder, *EVALUATING):
-                scores = trainer.task.evaluate(trainer.network, dev, pairs, quick=False)
+        scores = trainer.evaluate(dev, examples, True, stop)
     except Interrupted:
-        reason = "stopped"
-    yield Finished(trainer.at.step, reason, scores, trainer.at.seconds)
+        return None
+    trainer.at.pending = False
+    best = trainer.note(scores)
+    with stop.saving(), saving.to_disk(trainer.folder):
+        if best:
+            files.save_weights(trainer.folder / "model.safetensors", trainer.predicting())
+    return scores, best
 
 
-def limits(trainer: Trainer) -> str:
-    """The limits of a run, as they are written in its configuration."""
-    names = ("steps", "epochs", "minutes")
-    found = {name: getattr(trainer.config, name) for name in names}
-    return ", ".join(f"train.{name} = {value:g}" for name, value in found.items() if value)
+def is_checkpoint_due(trainer: Trainer, evaluation_due: bool, ending: Ending | None) -> bool:
+    """Whether the step asks for a checkpoint, and not a signal or the clock."""
+    config, at = trainer.config, trainer.at
+    if ending is not None and ending is not Ending.STOPPED:
+        return True
+    due = at.step % config.save_every == 0 if config.save_every else evaluation_due
+    due |= evaluation_due and config.average_of == "best" and config.average_checkpoints > 1
+    return due and not at.bad_streak and not at.pending
+
+
+def go_back(trainer: Trainer, loader: Loader) -> Noticed:
+    """Stand at the last good checkpoint with a lower rate; TrainingError if that did not help."""
+    then = trainer.at
+    step = saving.go_back(trainer)
+    if step is None:
+        raise TrainingError(
+            f"{trainer.folder}: step {then.step}: the loss or its gradient is not "
+            f"finite, {BAD_STEPS} times in a row, and again at lower rates; "
+            f"{suspects(trainer, loader, then.epoch, then.index)}; "
+            "lower train.rate, or look at these lines"
+        )
+    return Noticed(
+        f"step {then.step:,}: {BAD_STEPS} steps in a row without a finite gradient, "
+        f"the last with batch {then.index} of epoch {then.epoch}; "
+        f"back to step {step:,}, at {trainer.at.rate_scale:g} of the rate"
+    )
+
+
+def finish(
+    trainer: Trainer, ending: Ending, dev: Corpus, examples: Sequence[Example], stop: Stop
+) -> Iterator[Event]:
+    """Leave the weights that predict, measure them on all dev examples, and say why it ended."""
+    at, scores = trainer.at, {}
+    if ending is not Ending.STOPPED:
+        trainer.doing = AVERAGING
+        with stop.saving(), saving.to_disk(trainer.folder):
+            problems = saving.finish(trainer)
+        trainer.doing = EVALUATING
+        yield from (Noticed(f"{problem}: left out of the mean") for problem in problems)
+        try:
+            if examples:
+                with stop.interruptible():
+                    scores = trainer.task.evaluate(trainer.network, dev, examples, quick=False)
+        except Interrupted:
+            ending = Ending.STOPPED
+    stopped = ending is Ending.STOPPED
+    yield Finished(at.step, reason(trainer, ending), scores, at.seconds, stopped)
+
+
+def progress(trainer: Trainer, size: int) -> float:
+    """From 0 to 1, towards the limit that ends training first; `size` is the epoch's batches."""
+    at, config = trainer.at, trainer.config
+    done = at.epoch + at.index / size
+    return max(
+        at.step / config.steps if config.steps else 0.0,
+        done / config.epochs if config.epochs else 0.0,
+        at.seconds / (60 * config.minutes) if config.minutes else 0.0,
+    )
+
+
+def reached(trainer: Trainer, size: int) -> Ending | None:
+    """The limit that is reached, if one is."""
+    if progress(trainer, size) >= 1.0:
+        return Ending.LIMIT
+    patience = trainer.config.patience
+    return Ending.PATIENCE if patience and trainer.at.since_best >= patience else None
+
+
+def reason(trainer: Trainer, ending: Ending) -> str:
+    """An ending for people, with the limits as they are written in the configuration."""
+    if ending is Ending.PATIENCE:
+        return f"{ending.value} in the last {trainer.config.patience}"
+    if ending is Ending.STOPPED:
+        return str(ending.value)
+    found = {name: getattr(trainer.config, name) for name in ("steps", "epochs", "minutes")}
+    limits = ", ".join(f"train.{name} = {value:g}" for name, value in found.items() if value)
+    return f"{ending.value} ({limits})"
+
+
+class Meter:
+    """The loss and the speed since the last report, and the seconds of training so far."""
+
+    def __init__(self, trainer: Trainer):
+        self.trainer = trainer
+        self.began = perf_counter() - trainer.at.seconds
+        self.start()
+
+    def start(self) -> None:
+        self.nll, self.count = torch.zeros((), device=self.trainer.device), 0
+        self.since = perf_counter()
+
+    def seconds(self) -> float:
+        return perf_counter() - self.began
+
+    def add(self, result: StepResult) -> None:
+        if result.finite:
+            self.nll, self.count = self.nll + result.nll, self.count + result.count
+
+    def is_due(self) -> bool:
+        return perf_counter() - self.since >= REPORT_SECONDS
+
+    def report(self, result: StepResult, epoch: float, progress: float) -> StepDone:
+        at, passed = self.trainer.at, perf_counter() - self.since
+        loss, speed = float(self.nll) / max(self.count, 1), self.count / max(passed, 1e-9)
+        norm = float(result.norm)
+        self.start()
+        return StepDone(at.step, epoch, loss, result.rate, speed, norm, progress, at.seconds)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Inside, time does not count for the speed, which is that of training."""
+        paused = perf_counter()
+        yield
+        self.since += perf_counter() - paused
+
+
+# --- what is known of a step that is not finite ---------------------------------------------------
 
 
 def suspects(trainer: Trainer, loader: Loader, epoch: int, index: int) -> str:
@@ -190,48 +257,21 @@ def suspects(trainer: Trainer, loader: Loader, epoch: int, index: int) -> str:
     rows: list[int] = []
     guilty: list[int] = []
     trainer.network.eval()
-    for number, batch in enumerate(loader.take(epoch, index, trainer.config.accumulate), index):
-        own = examples_of(loader, epoch, number)
-        words = 0 if batch.words is None else int(batch.words.max()) + 1
-        for i, row in enumerate(own):
-            one = batch_rows(batch, torch.tensor([i])).to(trainer.device)
-            with torch.no_grad(), slice_of(RowSlice(i, i + 1, len(own), words)):
-                loss, _ = trainer.task.loss(trainer.network, one, None, 1.0)
+    batches = loader.take(epoch, index, trainer.config.accumulate)
+    for number, batch in enumerate(batches, index):
+        examples = loader.epoch(epoch).examples(number)
+        for i, row in enumerate(examples):
+            one = batch.rows(torch.tensor([i])).to(trainer.device)
+            with torch.no_grad(), slice_of(RowSlice(i, i + 1, len(examples), batch.words)):
+                loss, _ = trainer.network(one)
             guilty += [] if bool(loss.nll.isfinite()) else [row]
-        rows += own
+        rows += examples
     trainer.network.train()
     shown = (guilty or rows)[:5]
-    names = [place.get(row, f"example {row + 1}") for place in [whereabouts(trainer.task, shown)]
-             for row in shown]  # fmt: skip
+    places = whereabouts(trainer.task, shown)
+    names = [places.get(row, f"example {row + 1}") for row in shown]
     more = len(guilty or rows) - len(shown)
     which = "by" if 0 < len(guilty) < len(rows) else "of"
     return f"batch {index} of epoch {epoch}, {which} {', '.join(names)}" + (
         f" and {more} more" if more else ""
     )
-
-
-def examples_of(loader: Loader, epoch: int, index: int) -> list[int]:
-    """Which examples of the training data a batch is made of; of a text, its lines."""
-    batches = loader.epoch(epoch)
-    if isinstance(batches, Epoch):
-        return [int(row) for row in batches.plan[index]]
-    assert isinstance(batches, Stream)
-    starts = loader.corpus.target.starts
-    return [int(starts.searchsorted(place, "right")) - 1 for place in batches.spans(index)[0]]
-
-
-def finish(trainer: Trainer) -> list[str]:
-    """What is wrong with checkpoints that were to be averaged.
-
-    Leaves in the run and the network the weights that predict: the best, or a mean of several.
-    """
-    config, model = trainer.config, trainer.folder / "model.safetensors"
-    problems: list[str] = []
-    if config.average_checkpoints > 1:
-        mean, problems = files.mean_of(trainer.averaged())
-        files.save_weights(model, mean)
-    elif not model.exists():  # nothing was ever evaluated
-        files.save_weights(model, trainer.predicting())
-    files.load_weights(model, trainer.network)
-    trainer.network.eval()
-    return problems

@@ -16,19 +16,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from saccade.data.batches import Batch, Epoch
+from saccade.data.batches import Batch, Batches, Epoch
 from saccade.data.lines import Example
 from saccade.errors import TrainingError
 from saccade.runs import files
-from saccade.setup.prepare import Prepared, in_memory
-from saccade.tasks.task import Batches, Pair, Query, Request
+from saccade.setup.prepare import Prepared
+from saccade.tasks.task import Query, Request
 from saccade.training.events import Event, Noticed
+from saccade.training.saving import to_disk, within_memory
 from saccade.training.stop import Stop
-from saccade.training.trainer import EVALUATING, Trainer, to_disk, within_memory
+from saccade.training.trainer import EVALUATING, Trainer
 
-LONG = 600.0  # seconds of training that are worth a preflight
-MOST = 30.0  # seconds that it may take
-FEW = 4  # dev examples
+LONG_RUN_SECONDS = 600.0  # of training, which are worth a preflight
+PREFLIGHT_SECONDS = 30.0  # that it may take
+DEV_EXAMPLES = 4  # that are tried
 Files = dict[str, dict[str, Tensor]]
 
 
@@ -40,30 +41,32 @@ def preflight(trainer: Trainer, ready: Prepared, stop: Stop) -> Iterator[Event]:
     began = perf_counter()
     batches = trainer.task.epoch(ready.train, trainer.at.epoch)
     batch = largest(batches)
-    step = seconds = LONG
+    step = seconds = LONG_RUN_SECONDS
 
     def try_batch() -> None:
         nonlocal step, seconds
         for _ in range(2):  # the first of all is slower than those that follow
-            if (wanted == "on" or seconds >= LONG) and perf_counter() - began < MOST / 6:
+            early = perf_counter() - began < PREFLIGHT_SECONDS / 6
+            if (wanted == "on" or seconds >= LONG_RUN_SECONDS) and early:
                 step = min(step, time_of(trainer, batch, stop))
                 seconds = expected(trainer, len(batches), step)
 
-    late = [] if in_time(began + MOST, try_batch) else ["the largest batch"]
-    if wanted == "auto" and seconds < LONG:
+    end = began + PREFLIGHT_SECONDS
+    late = [] if in_time(end, try_batch) else ["the largest batch"]
+    if wanted == "auto" and seconds < LONG_RUN_SECONDS:
         return
     parts = as_large_as_any(trainer)
     size = refuse_small_disk(trainer, parts)
     try:
-        late += [] if in_time(began + MOST, lambda: try_disk(trainer, parts)) else ["a checkpoint"]
+        late += [] if in_time(end, lambda: try_disk(trainer, parts)) else ["a checkpoint"]
     finally:
         shutil.rmtree(trainer.folder / "preflight", ignore_errors=True)
     try:
-        done = in_time(began + MOST, lambda: try_dev(trainer, ready.dev_pairs, stop))
+        done = in_time(end, lambda: try_dev(trainer, ready.dev_examples, stop))
     finally:
         trainer.network.train()
     late += [] if done else ["an evaluation"]
-    took = f"{step:.1f} s" if step < LONG else f"more than {MOST:g} s"
+    took = f"{step:.1f} s" if step < LONG_RUN_SECONDS else f"more than {PREFLIGHT_SECONDS:g} s"
     left = f"; for want of time {' and '.join(late)} was not tried to its end" if late else ""
     yield Noticed(
         f"preflight: the largest batch took {took}, a checkpoint has {megabytes(size)}, "
@@ -75,12 +78,11 @@ def time_of(trainer: Trainer, batch: Batch, stop: Stop) -> float:
     """The seconds that a batch takes, forward and backward; the weights stay as they are."""
     began = perf_counter()
     with stop.interruptible(), torch.random.fork_rng(devices=[]):
-        carry, trainer.carry = trainer.carry, None
         try:
-            trainer.gradients([batch], 0.5)
+            trainer.network.train()
+            trainer.gradients.sum([batch], None, 0.5, trainer.task.config.seed, Stop())
         finally:
-            trainer.carry = carry
-            trainer.optimizer.zero_grad(set_to_none=True)
+            trainer.gradients.clear()
     return perf_counter() - began
 
 
@@ -88,9 +90,7 @@ def largest(batches: Batches) -> Batch:
     """The batch with the longest example."""
     if not isinstance(batches, Epoch):
         return batches[0]
-    source, target = batches.corpus.source, batches.corpus.target
-    lengths = target.lengths + (0 if source is None else source.lengths)
-    longest = lengths.argmax()
+    longest = batches.corpus.lengths.argmax()
     return batches[next(i for i, rows in enumerate(batches.plan) if longest in rows)]
 
 
@@ -102,24 +102,23 @@ def expected(trainer: Trainer, batches: int, step: float) -> float:
         found.append((config.epochs - at.epoch) * batches * step)
     if config.steps:
         found.append((config.steps - at.step) * config.accumulate * step)
-    return min(found, default=LONG)
+    return min(found, default=LONG_RUN_SECONDS)
 
 
-def longest(pairs: Sequence[Pair]) -> list[Pair]:
-    return nsmallest(FEW, pairs, key=lambda pair: -sum(map(len, pair[0])))
+def longest(examples: Sequence[Example]) -> list[Example]:
+    return nsmallest(DEV_EXAMPLES, examples, key=lambda row: -sum(map(len, row.source)))
 
 
-def try_dev(trainer: Trainer, pairs: Sequence[Pair], stop: Stop) -> None:
+def try_dev(trainer: Trainer, examples: Sequence[Example], stop: Stop) -> None:
     """Evaluate the longest dev examples, and search for an answer to the longest of all."""
-    few = longest(pairs)
+    few = longest(examples)
     if not few:
         return
-    memory = within_memory(trainer.folder, *EVALUATING)
-    with stop.interruptible(), torch.random.fork_rng(devices=[]), memory:
-        rows = [Example(source, target) for source, target in few]
-        dev, network = in_memory(trainer.task, rows), trainer.network.eval()
+    trainer.doing = EVALUATING
+    with stop.interruptible(), torch.random.fork_rng(devices=[]), within_memory(trainer):
+        dev, network = trainer.task.encode(few), trainer.network.eval()
         trainer.task.evaluate(network, dev, few, quick=False)
-        query, decode = Query(few[0][0]), trainer.task.config.decode
+        query, decode = Query(few[0].source), trainer.task.config.decode
         trainer.task.predict(network, [query], Request(decode))
 
 

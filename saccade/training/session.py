@@ -7,7 +7,8 @@ from typing import Any
 
 from saccade import config as c
 from saccade.errors import CheckpointError, ConfigError, DataError
-from saccade.models.build import Network, materialize
+from saccade.models.build import materialize
+from saccade.models.networks import Network
 from saccade.runs import files
 from saccade.runs.folder import (
     check_changes,
@@ -25,12 +26,12 @@ from saccade.runs.run import Run, check_ids, load
 from saccade.setup.choose import fill_config, gather, paths_of
 from saccade.setup.prepare import Prepared, prepare, reopen
 from saccade.training import events
-from saccade.training.loop import Trainer
 from saccade.training.loop import train as loop
 from saccade.training.preflight import preflight
 from saccade.training.report import show
+from saccade.training.saving import restore, to_disk
 from saccade.training.stop import Interrupted, Stop
-from saccade.training.trainer import to_disk
+from saccade.training.trainer import Trainer
 
 LARGE = 1 << 25  # bytes of training files that are worth a word before they are read
 
@@ -118,7 +119,7 @@ def resume(
                 with stop.interruptible():
                     config, _ = fill_config(raw, str(folder / "config.toml"))
             except Interrupted:
-                yield events.Finished(0, "stopped", {}, 0.0)
+                yield events.Finished(0, "stopped", {}, 0.0, stopped=True)
                 return
             config = raised(config, settings or {}, folder)
             with to_disk(folder):
@@ -135,7 +136,7 @@ def resume(
                     files.recover(saves)
                 path, problems = files.latest_checkpoint(saves)
         except Interrupted:
-            yield events.Finished(0, "stopped", {}, 0.0)
+            yield events.Finished(0, "stopped", {}, 0.0, stopped=True)
             return
         if problems and path is None:
             raise CheckpointError("\n".join(problems[:5]))
@@ -150,7 +151,9 @@ def resume(
             with stop.interruptible():
                 ready = _reopened(config, folder)
         except Interrupted:
-            yield events.Finished(files.step_of(path) if path else 0, "stopped", {}, 0.0)
+            yield events.Finished(
+                files.step_of(path) if path else 0, "stopped", {}, 0.0, stopped=True
+            )
             return
         device = choose_device(config.train.device)
         try:  # no memory for a network that the checkpoint does not fit
@@ -191,7 +194,7 @@ def _prepare(config: c.Config, folder: Path, stop: Stop) -> Iterator[events.Even
             files.sync(folder)  # before it is said that all of this is there
             write_config(folder, config, prepared=True)
     except Interrupted:
-        yield events.Finished(0, "stopped", {}, 0.0)
+        yield events.Finished(0, "stopped", {}, 0.0, stopped=True)
         return
     yield from _train(ready, network, folder, None, stop)
 
@@ -205,10 +208,10 @@ def _train(
     device = choose_device(config.train.device)
     network = materialize(network, config.seed).to(device)
     for corpus in (ready.train, ready.dev):
-        check_ids(network, corpus, folder)
+        check_ids(ready.task, corpus, folder)
     trainer = Trainer(ready.task, network, folder)
     if checkpoint is not None:
-        trainer.restore(checkpoint)
+        restore(trainer, checkpoint)
     count = sum(p.numel() for p in network.parameters())
     yield events.Prepared(
         len(ready.train), len(ready.dev), ready.left_out, count, str(device), trainer.at.step
@@ -216,6 +219,6 @@ def _train(
     try:
         yield from preflight(trainer, ready, stop)
     except Interrupted:
-        yield events.Finished(trainer.at.step, "stopped", {}, trainer.at.seconds)
+        yield events.Finished(trainer.at.step, "stopped", {}, trainer.at.seconds, stopped=True)
         return
-    yield from loop(trainer, ready.train, ready.dev, ready.dev_pairs, stop)
+    yield from loop(trainer, ready.train, ready.dev, ready.dev_examples, stop)

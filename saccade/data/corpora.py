@@ -1,0 +1,230 @@
+"""Tokenised corpora: a column of numbers for each field, in memory or mapped from the disk.
+
+A corpus is written once, as flat arrays that are memory-mapped, so its size is the disk's and not
+the memory's.
+"""
+
+import json
+from array import array
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+
+from saccade.data.lines import Example
+from saccade.errors import CheckpointError, DataError
+
+Array = np.ndarray[Any, np.dtype[Any]]
+CHECKED_AT_ONCE = 1 << 16  # row starts
+MAX_EXAMPLE_BYTES = 1 << 22  # of a dev example
+
+
+@dataclass(frozen=True)
+class Column:
+    """Rows of ids, one after the other: row i is `ids[starts[i]:starts[i + 1]]`.
+
+    `words` says of each id to which word of its row it belongs, where a field has words.
+    """
+
+    ids: Array
+    starts: Array
+    words: Array | None = None
+    pad: int = 0  # the id that fills up shorter rows
+
+    @classmethod
+    def of(
+        cls,
+        rows: Sequence[Sequence[int]],
+        words: Sequence[Sequence[int]] | None = None,
+        pad: int = 0,
+    ) -> "Column":
+        """Rows that are in memory."""
+        lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+        starts = np.concatenate([np.zeros(1, np.int64), lengths.cumsum()])
+        return cls(_flat(rows), starts, None if words is None else _flat(words), pad)
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    @property
+    def lengths(self) -> Array:
+        return np.diff(self.starts)
+
+    def __getitem__(self, row: int) -> list[int]:
+        return list(self.ids[self.starts[row] : self.starts[row + 1]].tolist())
+
+    def take(self, rows: Array) -> "Column":
+        """Some rows, in memory."""
+        lengths = self.starts[rows + 1] - self.starts[rows]
+        starts = np.concatenate([np.zeros(1, np.int64), lengths.cumsum()])
+        index = np.arange(starts[-1]) + np.repeat(self.starts[rows] - starts[:-1], lengths)
+        words = None if self.words is None else self.words[index]
+        return Column(self.ids[index], starts, words, self.pad)
+
+
+def _flat(rows: Sequence[Sequence[int]]) -> Array:
+    return np.fromiter((i for row in rows for i in row), np.int32, sum(map(len, rows)))
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """What a task trains on, tokenised: a column for each source, and one for the target."""
+
+    sources: tuple[Column, ...]
+    target: Column
+
+    def __len__(self) -> int:
+        return len(self.target)
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return (*self.sources, self.target)
+
+    @property
+    def lengths(self) -> Array:
+        """The tokens of each example, of all columns together."""
+        return np.asarray(sum(column.lengths for column in self.columns))
+
+    def take(self, rows: Array) -> "Corpus":
+        """Some examples, in memory."""
+        return Corpus(tuple(column.take(rows) for column in self.sources), self.target.take(rows))
+
+
+# --- on disk --------------------------------------------------------------------------------------
+
+
+class Writer:
+    """Writes a column to `NAME.ids`, `NAME.starts` and, if it has words, `NAME.words`."""
+
+    def __init__(self, folder: Path, name: str, words: bool, stack: ExitStack):
+        def create(suffix: str) -> Any:
+            return stack.enter_context((folder / f"{name}.{suffix}").open("wb"))
+
+        self.ids, self.starts = create("ids"), create("starts")
+        self.words = create("words") if words else None
+        self.end = 0
+        np.zeros(1, np.int64).tofile(self.starts)
+
+    def extend(self, column: Column) -> None:
+        (self.end + column.starts[1:]).tofile(self.starts)
+        column.ids.tofile(self.ids)
+        if self.words is not None and column.words is not None:
+            column.words.tofile(self.words)
+        self.end += len(column.ids)
+
+
+def write_corpus(folder: Path, split: str, chunks: Iterable[Corpus]) -> None:
+    """Write a corpus that comes in chunks; whatever happens, no file is left open."""
+    folder.mkdir(parents=True, exist_ok=True)
+    writers: list[Writer] = []
+    with ExitStack() as stack:
+        for chunk in chunks:
+            if not writers:
+                for name, column in zip(
+                    _names(split, len(chunk.sources)), chunk.columns, strict=True
+                ):
+                    writers.append(Writer(folder, name, column.words is not None, stack))
+            for writer, column in zip(writers, chunk.columns, strict=True):
+                writer.extend(column)
+
+
+def open_corpus(folder: Path, split: str, pads: Sequence[int]) -> Corpus:
+    """The corpus that `write_corpus` left there; `pads` fill up its columns, the target's last."""
+    names = _names(split, len(pads) - 1)
+    columns = [_open_column(folder, name, pad) for name, pad in zip(names, pads, strict=True)]
+    return Corpus(tuple(columns[:-1]), columns[-1])
+
+
+def _names(split: str, sources: int) -> list[str]:
+    """The files' names: train.source, train.source2, ..., train.target."""
+    numbers = ["", *range(2, sources + 1)][:sources]
+    return [*(f"{split}.source{number}" for number in numbers), f"{split}.target"]
+
+
+def _open_column(folder: Path, name: str, pad: int) -> Column:
+    ids, starts, words = (folder / f"{name}.{suffix}" for suffix in ("ids", "starts", "words"))
+    if not words.exists():  # as format 1 called it
+        words = folder / f"{name.partition('.')[0]}.words.ids"
+    if not ids.exists() or not starts.exists():
+        raise CheckpointError(f"{ids}: the tokenised data is missing; train anew")
+    try:
+        table, flat = np.asarray(_mapped(starts, np.int64)), _mapped(ids, np.int32)
+        own = _mapped(words, np.int32) if words.exists() and ".source" in name else None
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{ids}: cannot be read: {error}") from None
+    sound = len(table) and table[0] == 0 and table[-1] == len(flat)
+    sound = sound and (own is None or len(own) == len(flat))
+    blocks = range(0, len(table) - 1, CHECKED_AT_ONCE)
+    if not sound or any((np.diff(table[i : i + CHECKED_AT_ONCE + 1]) < 0).any() for i in blocks):
+        raise CheckpointError(f"{ids}: has {len(flat)} ids where {starts.name} says otherwise")
+    return Column(flat, table, own, pad)
+
+
+def _mapped(path: Path, dtype: type[np.generic]) -> Array:
+    """The numbers in a file, which stay there."""
+    return np.memmap(path, dtype, "r") if path.stat().st_size else np.zeros(0, dtype)
+
+
+# --- raw dev examples -----------------------------------------------------------------------------
+
+
+def save_examples(path: Path, examples: Iterable[Example]) -> None:
+    """Raw dev examples beside their arrays, so that a run can be evaluated without data files."""
+    with path.open("wb") as file:
+        for example in examples:
+            record = [example.source, example.target, *example.others]
+            line = json.dumps(record, ensure_ascii=False).encode() + b"\n"
+            if len(line) > MAX_EXAMPLE_BYTES:
+                raise DataError(
+                    f"{example.where}: a dev example of more than {MAX_EXAMPLE_BYTES >> 20} MB: "
+                    "break it into several"
+                )
+            file.write(line)
+
+
+class Examples(Sequence[Example]):
+    """The examples that `save_examples` left: sound, and still on the disk."""
+
+    def __init__(self, path: Path):
+        self.path, self.starts = path, array("q", [0])
+        try:
+            with path.open("rb") as file:
+                while line := file.readline(MAX_EXAMPLE_BYTES + 1):
+                    self._example(line)
+                    self.starts.append(self.starts[-1] + len(line))
+            self.content = np.asarray(_mapped(path, np.uint8))
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"{path}: cannot be read: {error}") from None
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    @overload
+    def __getitem__(self, i: int) -> Example: ...
+    @overload
+    def __getitem__(self, i: slice) -> list[Example]: ...
+    def __getitem__(self, i: Any) -> Any:
+        if isinstance(i, slice):
+            return [self[row] for row in range(len(self))[i]]
+        row = range(len(self))[i]
+        return self._example(self.content[self.starts[row] : self.starts[row + 1]].tobytes())
+
+    def _example(self, line: bytes) -> Example:
+        if len(line) > MAX_EXAMPLE_BYTES:
+            size = MAX_EXAMPLE_BYTES >> 20
+            raise CheckpointError(f"{self.path}: has an example of more than {size} MB")
+        try:
+            source, *targets = json.loads(line)
+            source = tuple(source)
+            targets = [tuple(t) if isinstance(t, list) else t for t in targets]
+        except (ValueError, TypeError, RecursionError) as error:
+            raise CheckpointError(f"{self.path}: cannot be read: {error}") from None
+        texts = [*source]
+        for target in targets:
+            texts += target if isinstance(target, tuple) else [target or ""]
+        if not source or not targets or not all(isinstance(text, str) for text in texts):
+            raise CheckpointError(f"{self.path}: cannot be read: an example is no text")
+        return Example(source, targets[0], others=tuple(targets[1:]))

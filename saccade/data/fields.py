@@ -1,0 +1,155 @@
+"""Fields: a column of examples to rows of numbers, and rows to padded tensors.
+
+A field knows what one column of a task is made of: text, words with a label each, labels. It is
+fitted to the training data, saved into the run and loaded from there; `encode` gives a `Column`,
+which batches are made of. What is new in a task is mostly a field.
+"""
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from saccade import config as c
+from saccade.data.corpora import Column
+from saccade.text.tokenizers import Tokenizer
+from saccade.text.vocab import Inventory, Vocab
+
+Cell = Any  # of an example: its source (a tuple of texts or words), or a target
+
+
+class Field(ABC):
+    """One column of a task."""
+
+    @property
+    @abstractmethod
+    def inventory(self) -> Inventory:
+        """The ids that rows are made of: the size of an embedding table, or of an output layer."""
+
+    @property
+    def size(self) -> int:
+        return self.inventory.size
+
+    @property
+    @abstractmethod
+    def pad(self) -> int:
+        """The id that fills up shorter rows."""
+
+    @abstractmethod
+    def encode(self, cells: Sequence[Cell]) -> Column:
+        """Cells as rows of ids."""
+
+    @abstractmethod
+    def save(self, path: Path) -> None: ...
+
+    @classmethod
+    @abstractmethod
+    def load(cls, path: Path) -> Self: ...
+
+
+class Text(Field):
+    """Text as ids: several columns end to end with a mark between them, and a mark at the end."""
+
+    begins = False  # with a mark, as what a decoder reads has to
+
+    def __init__(self, tokenizer: Tokenizer):
+        self.tokenizer = tokenizer
+
+    @classmethod
+    def fit(cls, config: c.Tokenizer, texts: Iterable[str]) -> Self:
+        return cls(Tokenizer.train(config, texts))
+
+    @property
+    def inventory(self) -> Inventory:
+        return self.tokenizer.inventory
+
+    @property
+    def pad(self) -> int:
+        return self.tokenizer.specials.pad
+
+    def encode(self, cells: Sequence[Cell]) -> Column:
+        return Column.of(self.rows(cells), pad=self.pad)
+
+    def rows(self, cells: Sequence[tuple[str, ...]]) -> list[list[int]]:
+        """The ids of each cell."""
+        tokenizer, special = self.tokenizer, self.tokenizer.specials
+        width = max((len(cell) for cell in cells), default=1)
+        columns = [
+            tokenizer.encode([cell[i] if i < len(cell) else "" for cell in cells])
+            for i in range(width)
+        ]
+        rows = [[special.bos, *ids] if self.begins else list(ids) for ids in columns[0]]
+        for column in columns[1:]:
+            for row, ids in zip(rows, column, strict=True):
+                row.append(special.sep)
+                row.extend(ids)
+        for row in rows:
+            row.append(special.eos)
+        return rows
+
+    def save(self, path: Path) -> None:
+        self.tokenizer.save(path)
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        return cls(Tokenizer.load(path))
+
+
+class TargetText(Text):
+    """Text that a decoder writes: between two marks."""
+
+    begins = True
+
+    def encode(self, cells: Sequence[Cell]) -> Column:
+        return super().encode([(str(cell),) for cell in cells])
+
+
+class Lines(Text):
+    """Plain text that a language model reads as one stream: each line ends with a mark."""
+
+    def encode(self, cells: Sequence[Cell]) -> Column:
+        return super().encode([cell[:1] for cell in cells])
+
+
+class Words(Text):
+    """Words, each cut into pieces; a row remembers which piece belongs to which word."""
+
+    def encode(self, cells: Sequence[Cell]) -> Column:
+        cut = self.tokenizer.encode_words(cells)
+        return Column.of([ids for ids, _ in cut], [words for _, words in cut], self.pad)
+
+
+class Labels(Field):
+    """A label, or one for each word."""
+
+    def __init__(self, labels: Vocab):
+        self.labels = labels
+
+    @classmethod
+    def fit(cls, counts: Counter[str]) -> Self:
+        return cls(Vocab(counts))
+
+    @property
+    def inventory(self) -> Inventory:
+        return self.labels.inventory
+
+    @property
+    def pad(self) -> int:
+        return 0
+
+    def encode(self, cells: Sequence[Cell]) -> Column:
+        index = self.labels.index
+        return Column.of([[index(label) for label in labels_of(cell)] for cell in cells])
+
+    def save(self, path: Path) -> None:
+        self.labels.save(path)
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        return cls(Vocab.load(path))
+
+
+def labels_of(target: Cell) -> tuple[str, ...]:
+    """The labels of a target: one, one for each word, or none."""
+    return (target,) if isinstance(target, str) else tuple(target or ())

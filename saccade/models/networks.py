@@ -1,0 +1,155 @@
+"""Networks: `network(batch, carry, progress) -> Loss, carry`, one entry for every kind.
+
+All parameters are used inside `forward` of a module, so that whatever wraps a network from outside
+(data parallelism, sharding, hooks) sees every use. What a network carries from one batch to the
+next (the state of a recurrent language model) is a value.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from saccade.models.decoders import Decoder, RecurrentDecoder
+from saccade.models.encoders import Encoder, Encoders
+from saccade.models.heads import PerWord, Pooled
+from saccade.nn.dropout import uniform
+from saccade.nn.loss import Loss, label_loss
+from saccade.nn.padded import Memory, Padded
+from saccade.nn.state import detach
+
+
+@runtime_checkable
+class Batch(Protocol):
+    """What a network reads: a padded tensor for each source, and one for the target."""
+
+    @property
+    def sources(self) -> tuple[Padded, ...]: ...
+    @property
+    def target(self) -> Padded: ...
+
+
+class Generator(nn.Module):
+    """A decoder, after an encoder or, as a language model, alone."""
+
+    def __init__(
+        self,
+        encoder: Encoder | Encoders | None,
+        decoder: Decoder,
+        *,
+        label_smoothing: float = 0.0,
+        scheduled_sampling: float = 0.0,
+        special: Sequence[int] = (),
+    ):
+        super().__init__()
+        self.encoder = encoder
+        self.decoder = decoder
+        self.label_smoothing = label_smoothing
+        self.scheduled_sampling = scheduled_sampling
+        self.special = tuple(special)  # ids of the target that are no words
+
+    @property
+    def carries(self) -> bool:
+        """Whether a batch goes on where the one before it stopped."""
+        return self.encoder is None and self.decoder.carries
+
+    def forward(self, batch: Batch, carry: Any = None, progress: float = 1.0) -> tuple[Loss, Any]:
+        """Teacher forcing: the loss of a target when the decoder reads it up to each position.
+
+        `progress` through training goes from 0 to 1.
+        """
+        tokens, targets = shifted(batch.target)
+        memory = self.encode(batch.sources)
+        if self.training and self.scheduled_sampling * progress > 0.0:
+            share = self.scheduled_sampling * progress
+            tokens = own_guesses(self, batch.sources, tokens, share)
+        state = self.decoder.start(memory, tokens.size(0)) if carry is None else carry
+        smoothing = self.label_smoothing if self.training else 0.0
+        loss, state = self.decoder.loss(tokens, targets, state, smoothing)
+        # Truncated back-propagation: values go on, gradients stop.
+        return loss, detach(state) if self.carries else None
+
+    def blank(self, rows: int) -> Any:
+        """What is carried by a network that has read nothing, for so many rows."""
+        assert isinstance(self.decoder, RecurrentDecoder)
+        return self.decoder.blank(rows)
+
+    def encode(self, sources: Sequence[Padded]) -> Memory | None:
+        """The memory of the sources; None of none."""
+        return None if self.encoder is None else self.encoder(*sources)
+
+
+class Labeller(nn.Module):
+    """An encoder and a head that gives labels."""
+
+    def __init__(
+        self,
+        encoder: Encoder | Encoders,
+        head: Pooled | PerWord,
+        *,
+        label_smoothing: float = 0.0,
+    ):
+        super().__init__()
+        self.encoder = encoder
+        self.head = head
+        self.label_smoothing = label_smoothing
+
+    carries = False
+
+    @property
+    def smoothing(self) -> float:
+        return self.label_smoothing if self.training else 0.0
+
+
+class Classifier(Labeller):
+    """One label for an example: (B, labels)."""
+
+    def logits(self, sources: Sequence[Padded]) -> Float[Tensor, "B labels"]:
+        return self.head(self.encoder(*sources))  # type: ignore[no-any-return]
+
+    def forward(self, batch: Batch, carry: Any = None, progress: float = 1.0) -> tuple[Loss, None]:
+        gold = batch.target.values[:, 0]
+        return label_loss(self.logits(batch.sources), gold, self.smoothing), None
+
+
+class Tagger(Labeller):
+    """A label for each word of a source: (B, words, labels)."""
+
+    def logits(self, sources: Sequence[Padded]) -> Float[Tensor, "B words labels"]:
+        (source,) = sources
+        return self.head(self.encoder(source), source.words)  # type: ignore[no-any-return]
+
+    def forward(self, batch: Batch, carry: Any = None, progress: float = 1.0) -> tuple[Loss, None]:
+        gold, logits = batch.target, self.logits(batch.sources)
+        return label_loss(gold.real(logits), gold.real(gold.values), self.smoothing), None
+
+
+Network = Generator | Classifier | Tagger
+
+
+def shifted(target: Padded) -> tuple[Int[Tensor, "B T"], Padded]:
+    """Teacher forcing's two views of a target: what the decoder reads, what it should say next."""
+    said = Padded(target.values[:, 1:], (target.lengths - 1).clamp(min=0))
+    return target.values[:, :-1], said
+
+
+def own_guesses(
+    network: Generator, sources: Sequence[Padded], tokens: Int[Tensor, "B T"], share: float
+) -> Int[Tensor, "B T"]:
+    """Scheduled sampling: a share of what the decoder reads replaced by what it would have said.
+
+    Bengio et al. 2015, arxiv.org/abs/1506.03099: step by step, each guess after the guesses before
+    it.
+    """
+    with torch.no_grad():
+        state = network.decoder.start(network.encode(sources), tokens.size(0))
+        special = torch.tensor(network.special, device=tokens.device)
+        columns = [tokens[:, :1]]
+        for t in range(1, tokens.size(1)):
+            logits, state = network.decoder(columns[-1], state)
+            guess, real = logits.argmax(-1), tokens[:, t : t + 1]
+            own = (uniform(guess.shape, guess.device) < share) & ~torch.isin(real, special)
+            columns.append(torch.where(own, guess, real))
+    return torch.cat(columns, 1)

@@ -1,0 +1,210 @@
+"""Training on disk: checkpoints from which it goes on as if nothing had happened.
+
+Which checkpoints are kept, going back to one, the mean of several, and what to say of a disk or a
+memory that is full.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import TypeAdapter, ValidationError
+from torch import Tensor
+
+from saccade.errors import CheckpointError, TrainingError
+from saccade.models.networks import Generator
+from saccade.nn.state import leaves, with_leaves
+from saccade.runs import files
+from saccade.runs.legacy import current_position
+from saccade.runs.machine import out_of_memory
+
+if TYPE_CHECKING:
+    from saccade.training.trainer import Trainer
+
+RATE_AFTER_GOING_BACK = 0.5  # of the rate before
+MOST_TIMES_BACK = 3  # in a run
+
+
+def save(trainer: "Trainer", due: bool) -> Path:
+    """Write a checkpoint from which `restore` goes on as if nothing had happened.
+
+    What is `due` is a function of the step. Only such checkpoints are averaged and gone back to:
+    one that a signal or the clock has caused leaves no trace in the weights.
+    """
+    at, most = trainer.at, max(trainer.config.keep, trainer.config.average_checkpoints)
+    if due:
+        at.saved = [*(step for step in at.saved if step < at.step), at.step][-most:]
+    state = asdict(at) | {"scaler": trainer.scaler.state_dict()}
+    state["config"] = trainer.task.config.model_dump(mode="json", exclude_none=True)
+    folder = trainer.folder / "checkpoints"
+    with to_disk(trainer.folder):
+        path = files.save_checkpoint(folder, at.step, tensors_of(trainer), state)
+    files.remove_checkpoints(folder, [path, *(checkpoint(trainer, n) for n in kept(trainer))])
+    return path
+
+
+def tensors_of(trainer: "Trainer") -> dict[str, dict[str, Tensor]]:
+    """The tensors of a checkpoint, by file."""
+    tensors = {f"carry.{i}": tensor for i, tensor in enumerate(leaves(trainer.carry))}
+    for i, slots in trainer.optimizer.state_dict()["state"].items():
+        tensors |= {f"optimizer.{i}.{name}": tensor for name, tensor in slots.items()}
+    parts = {"model": trainer.predicting(), "training": tensors}
+    if trainer.average is not None:
+        parts["raw"] = files.weights_of(trainer.network)
+    return parts
+
+
+def kept(trainer: "Trainer") -> list[int]:
+    """The steps whose checkpoints are kept."""
+    train, at = trainer.config, trainer.at
+    if train.average_of == "last" or train.average_checkpoints == 1:
+        return at.saved
+    return at.saved + [step for _, step in at.ranked]
+
+
+def averaged(trainer: "Trainer") -> list[Path]:
+    """The checkpoints whose mean is the result of the run."""
+    train, at = trainer.config, trainer.at
+    best = [step for _, step in at.ranked]
+    steps = best if best and train.average_of == "best" else at.saved[-train.average_checkpoints :]
+    return [checkpoint(trainer, step) for step in sorted(steps)]
+
+
+def checkpoint(trainer: "Trainer", step: int) -> Path:
+    return trainer.folder / "checkpoints" / f"step-{step:08d}"
+
+
+def go_back(trainer: "Trainer") -> int | None:
+    """Stand at the last good checkpoint with a lower rate; its step, or None at the limit."""
+    then = trainer.at
+    scale = then.rate_scale * RATE_AFTER_GOING_BACK
+    if scale < RATE_AFTER_GOING_BACK**MOST_TIMES_BACK:
+        return None
+    paths = [checkpoint(trainer, step) for step in then.saved]
+    sound = [path for path in paths if files.defect(path) is None]
+    if sound:
+        restore(trainer, sound[-1])
+    else:
+        first = files.weights_of(trainer.task.build())
+        files.copy_weights(first, trainer.network, trainer.folder)
+        trainer.begin()
+    at, folder = trainer.at, trainer.folder / "checkpoints"
+    earlier = [path for path in files.checkpoints(folder) if files.step_of(path) <= at.step]
+    files.remove_checkpoints(folder, earlier if sound else [])  # what is later is no more
+    at.rate_scale, at.skipped, at.seconds = scale, then.skipped, then.seconds
+    at.best = max(at.best, then.best)  # model.safetensors still holds it
+    return at.step
+
+
+def restore(trainer: "Trainer", path: Path) -> None:
+    """Stand where a checkpoint stood."""
+    state = current_position(files.read_json(path / "state.json"))
+    trainer.begin()
+    raw = path / "raw.safetensors"
+    weights = raw if trainer.average else path / "model.safetensors"
+    files.load_weights(weights, trainer.network)
+    try:
+        if trainer.average is not None:
+            files.load_into(path / "model.safetensors", trainer.predicting())
+        trainer.scaler.load_state_dict(dict(state["scaler"]))
+        trainer.at = TypeAdapter(type(trainer.at)).validate_python(state)
+        restore_tensors(trainer, path / "training.safetensors")
+    except (KeyError, ValueError, TypeError, RuntimeError, AttributeError) as error:
+        shown = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
+        raise CheckpointError(f"{path}: does not fit this run: {shown}") from None
+
+
+def restore_tensors(trainer: "Trainer", path: Path) -> None:
+    """Take over the optimiser's state and what is carried, tensor by tensor."""
+    order = [p for group in trainer.optimizer.param_groups for p in group["params"]]
+    form = leaves(carry_form(trainer))
+    for key, entry in files.read_header(path).tensors.items():  # all of them before any is read
+        kind, number, *name = key.split(".")
+        known = order if kind == "optimizer" else form
+        if kind not in ("optimizer", "carry") or not 0 <= int(number) < len(known):
+            raise ValueError(f"a tensor '{key[:200]}'")
+        own, shape = known[int(number)], tuple(entry["shape"])
+        if kind == "carry":  # of as many rows as the batches had
+            fits = not name and shape[1:] == own.shape[1:] and shape[:1] > (0,)
+        else:
+            fits = len(name) == 1 and shape == (() if name == ["step"] else own.shape)
+            fits = fits and entry["dtype"] == files.DTYPES[own.dtype]
+        if not fits:
+            raise ValueError(f"'{key[:200]}' is {entry['dtype']} {str(shape)[:200]}")
+    slots: dict[int, dict[str, Tensor]] = {}
+    carried: dict[int, Tensor] = {}
+    for key, tensor in files.tensors_in(path):
+        kind, number, *name = key.split(".")
+        if kind == "carry":
+            carried[int(number)] = tensor.to(trainer.device)
+        else:
+            slots.setdefault(int(number), {})[name[0]] = tensor.to(order[int(number)].device)
+    expected = trainer.optimizer.state_dict()
+    names = {"exp_avg", "exp_avg_sq", "step"} if trainer.config.optimizer == "adamw" else set()
+    if any(names - found.keys() for found in slots.values()):
+        raise ValueError("a part of the optimiser's state is missing")
+    trainer.optimizer.load_state_dict({"state": slots, "param_groups": expected["param_groups"]})
+    if carried:
+        parts = [carried[i] for i in range(len(form))]
+        if len({part.size(0) for part in parts}) != 1:
+            raise ValueError("the carried state is that of another network")
+        trainer.carry = with_leaves(carry_form(trainer), parts)
+
+
+def carry_form(trainer: "Trainer") -> Any:
+    """What the network would carry for one row; None for most."""
+    network = trainer.network
+    return network.blank(1) if isinstance(network, Generator) and network.carries else None
+
+
+def finish(trainer: "Trainer") -> list[str]:
+    """What is wrong with checkpoints that were to be averaged.
+
+    Leaves in the run and the network the weights that predict: the best, or a mean of several.
+    """
+    config, model = trainer.config, trainer.folder / "model.safetensors"
+    problems: list[str] = []
+    if config.average_checkpoints > 1:
+        mean, problems = files.mean_of(averaged(trainer))
+        files.save_weights(model, mean)
+    elif not model.exists():  # nothing was ever evaluated
+        files.save_weights(model, trainer.predicting())
+    files.load_weights(model, trainer.network)
+    trainer.network.eval()
+    return problems
+
+
+@contextmanager
+def to_disk(folder: Path) -> Iterator[None]:
+    """A disk that is full or fails ends training, with a line that says what is left."""
+    try:
+        yield
+    except OSError as error:
+        raise TrainingError(
+            f"{folder}: cannot be written: {error.strerror or error}; training has stopped, "
+            f"{left_in(folder)}; make room, then: saccade resume {folder}"
+        ) from None
+
+
+@contextmanager
+def within_memory(trainer: "Trainer") -> Iterator[None]:
+    """Memory that ends where nothing can be cut ends training, with a line that says what to do."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if trainer.doing is None or not out_of_memory(error):
+            raise
+        (work, advice), folder = trainer.doing, trainer.folder
+        message = (str(error).splitlines() or ["no memory"])[0]
+        raise TrainingError(
+            f"{folder}: out of memory in {work}; training has stopped, {left_in(folder)}; "
+            f"{advice}, then: saccade resume {folder} ({message})"
+        ) from None
+
+
+def left_in(folder: Path) -> str:
+    """What a run can go on from."""
+    path, _ = files.latest_checkpoint(folder / "checkpoints")
+    return f"{path.name} is sound" if path else "there is no checkpoint yet"
