@@ -8,10 +8,13 @@ import torch
 from saccade.config import Config, parse
 from saccade.decoding.search import Step
 from saccade.decoding.steps import ensemble, stepper
-from saccade.models.build import Generator, Network, build
+from saccade.models.build import build
+from saccade.models.networks import Generator, Network
 from saccade.nn.padded import Padded, pad
+from saccade.text.vocab import Inventory, Specials
 
 VOCAB = 20
+IDS = Inventory(VOCAB, tuple(Specials()), Specials().unk)
 RECURRENT = {"kind": "recurrent", "dim": 16, "dropout": 0.0}
 TRANSFORMER = {
     "kind": "transformer",
@@ -71,9 +74,11 @@ def config_of(task: str, encoder: str | None = None, decoder: str | None = None)
     return parse(raw, "test")
 
 
-def network(task: str, encoder: str | None = None, decoder: str | None = None) -> Network:
+def network(
+    task: str, encoder: str | None = None, decoder: str | None = None, sources: int = 1
+) -> Network:
     """A small network with random weights, larger than the first ones so that differences show."""
-    built = build(config_of(task, encoder, decoder), VOCAB, VOCAB, seed=3)
+    built = build(config_of(task, encoder, decoder), [IDS] * sources, IDS, seed=3)
     with torch.no_grad():
         for parameter in built.parameters():
             parameter.add_(0.2 * torch.randn_like(parameter))
@@ -104,7 +109,7 @@ def begin(speaker: str, source: Padded, banned: Sequence[int] = ()) -> tuple[Ste
     kind, _, decoder = speaker.rpartition(" ")
     net = language_model(decoder) if kind else generator("lstm", decoder)
     with torch.inference_mode():
-        memory = None if kind else net.encode(source)
+        memory = net.encode(() if kind else (source,))
         state = net.decoder.start(memory, len(source.lengths))
     return stepper(net.decoder, banned), state
 

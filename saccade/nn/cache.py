@@ -69,6 +69,11 @@ class Past:
     sources: int  # M
     mask: Float[Tensor, "M 1 _ L"] | None  # added to scores; None: every row has its own keys
 
+    @classmethod
+    def empty(cls, rows: int) -> "Past":
+        """Nothing was read before: attention is plainly causal."""
+        return cls(None, 0, rows, None)
+
     def of(self, cached: KeysValues | None) -> "Past":
         """The same for a layer with these keys and values."""
         return Past(cached, self.length, self.sources, self.mask)

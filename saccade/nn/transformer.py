@@ -130,7 +130,7 @@ class CausalStack(Stack):
         cache: KVCache,
         memory: MemoryLayers | None = None,
         memory_mask: Float[Tensor, "M 1 1 S"] | None = None,
-    ) -> tuple[Float[Tensor, "B T D"], KVCache, tuple[MemoryHeads, ...]]:
+    ) -> tuple[Float[Tensor, "B T D"], KVCache, tuple[MemoryHeads | None, ...]]:
         """The output, the cache with these positions, and each layer's keys of the memory."""
         sources = None
         if memory is not None:

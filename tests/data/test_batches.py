@@ -1,5 +1,7 @@
 """Corpora on disk and the batches made of them."""
 
+import os
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -8,15 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from saccade.data.batches import (
-    LONGEST,
+from saccade.data.batches import Stream, by_length, collate, epoch_of
+from saccade.data.corpora import (
+    MAX_EXAMPLE_BYTES,
+    Column,
     Corpus,
     Examples,
-    Sequences,
-    Stream,
-    by_length,
-    collate,
-    epoch_of,
     open_corpus,
     save_examples,
     write_corpus,
@@ -28,7 +27,7 @@ ROWS = st.lists(st.lists(st.integers(5, 99), min_size=1, max_size=12), min_size=
 
 
 def corpus(rows: list[list[int]], target: list[list[int]] | None = None) -> Corpus:
-    return Corpus(Sequences.of(rows), Sequences.of(target or [row[::-1] for row in rows]))
+    return Corpus((Column.of(rows),), Column.of(target or [row[::-1] for row in rows]))
 
 
 @given(rows=ROWS, budget=st.integers(1, 80), seed=st.integers(0, 9), epoch=st.integers(0, 3))
@@ -40,9 +39,9 @@ def test_every_example_is_in_exactly_one_batch_within_the_budget(
     seen = sorted(int(i) for some in batches.plan for i in some)
     assert seen == list(range(len(rows)))
     for batch in batches:
-        assert batch.source is not None
-        cost = batch.source.values.numel() + batch.target.values.numel()
-        assert cost <= budget or batch.source.values.size(0) == 1
+        cost = batch.sources[0].values.numel() + batch.target.values.numel()
+        assert cost == batch.count * batch.width
+        assert cost <= budget or batch.count == 1
 
 
 @given(rows=ROWS, seed=st.integers(0, 9))
@@ -59,42 +58,80 @@ def test_epochs_differ() -> None:
 
 
 @given(rows=ROWS)
-def test_a_batch_is_its_rows_padded_with_zeros(rows: list[list[int]]) -> None:
-    batch = collate(corpus(rows), np.arange(len(rows)))
-    assert batch.source is not None
+def test_a_batch_is_its_rows_padded(rows: list[list[int]]) -> None:
+    words = [list(range(len(row))) for row in rows]
+    data = Corpus((Column.of(rows, words, pad=3),), Column.of(rows))
+    batch = collate(data, np.arange(len(rows)))
+    (source,) = batch.sources
+    assert source.words is not None
     for b, row in enumerate(rows):
-        length = int(batch.source.lengths[b])
-        assert batch.source.values[b, :length].tolist() == row
-        assert not batch.source.values[b, length:].any()
+        length = int(source.lengths[b])
+        assert source.values[b, :length].tolist() == row
+        assert (source.values[b, length:] == 3).all()
+        assert source.words[b, :length].tolist() == words[b]
+        assert (source.words[b, length:] == -1).all()
+
+
+@given(rows=ROWS, data=st.data())
+def test_some_rows_of_a_column_are_those_rows(rows: list[list[int]], data: st.DataObject) -> None:
+    chosen = data.draw(st.lists(st.integers(0, len(rows) - 1)))
+    column = Column.of(rows, rows).take(np.array(chosen, np.int64))
+    assert [column[i] for i in range(len(column))] == [rows[i] for i in chosen]
+    assert column.words is not None
+    assert column.words.tolist() == column.ids.tolist()
 
 
 @given(rows=ROWS)
 def test_like_lengths_stand_together(rows: list[list[int]]) -> None:
     data = corpus(rows)
     plan = by_length(data, 30, np.arange(len(rows)))
-    lengths = [data.source.lengths[some] for some in plan]  # type: ignore[union-attr]
+    lengths = [data.sources[0].lengths[some] for some in plan]
     for one, other in pairwise(lengths):
         assert one.max() <= other.min()
 
 
-def test_a_corpus_on_disk_is_the_corpus(tmp_path: Path) -> None:
-    first = ([[5, 6], [7]], [[8], [9, 10]], [[0, 0], [0]])
-    second = ([[11]], [[12]], [[0]])
-    write_corpus(tmp_path, "train", iter([first, second]))
-    found = open_corpus(tmp_path, "train")
-    assert found.source is not None
-    assert found.words is not None
-    assert [found.source[i] for i in range(3)] == [[5, 6], [7], [11]]
-    assert [found.target[i] for i in range(3)] == [[8], [9, 10], [12]]
-    assert isinstance(found.source.ids, np.memmap)
+@pytest.mark.parametrize("sources", [0, 1, 2, 3])
+def test_a_corpus_on_disk_is_the_corpus(tmp_path: Path, sources: int) -> None:
+    def some(*rows: list[int]) -> Corpus:
+        first = Column.of(rows, [[0] * len(row) for row in rows])
+        others = [Column.of([[i, *row] for row in rows]) for i in range(1, sources)]
+        return Corpus((first, *others)[:sources], Column.of([row[::-1] for row in rows]))
+
+    write_corpus(tmp_path, "train", iter([some([5, 6], [7]), some([11])]))
+    found, whole = open_corpus(tmp_path, "train", [0] * (sources + 1)), some([5, 6], [7], [11])
+    assert len(found.sources) == sources
+    for one, other in zip(found.columns, whole.columns, strict=True):
+        assert [one[i] for i in range(3)] == [other[i] for i in range(3)]
+        assert isinstance(one.ids, np.memmap)
+        assert (one.words is None) == (other.words is None)
+    assert found.lengths.tolist() == whole.lengths.tolist()
 
 
 def test_a_corpus_cut_short_is_noticed(tmp_path: Path) -> None:
-    write_corpus(tmp_path, "train", iter([([[5, 6]], [[7, 8]], [])]))
-    ids = tmp_path / "train.target.ids"
-    ids.write_bytes(ids.read_bytes()[:-4])
-    with pytest.raises(CheckpointError, match="says otherwise"):
-        open_corpus(tmp_path, "train")
+    for name in ("train.target.ids", "train.source.words"):
+        data = Corpus((Column.of([[5, 6]], [[0, 1]]),), Column.of([[7, 8]]))
+        write_corpus(tmp_path, "train", iter([data]))
+        file = tmp_path / name
+        file.write_bytes(file.read_bytes()[:-4])
+        with pytest.raises(CheckpointError, match="says otherwise"):
+            open_corpus(tmp_path, "train", [0, 0])
+
+
+def test_a_corpus_that_cannot_be_written_leaves_no_file_open(tmp_path: Path) -> None:
+    def broken() -> Iterator[Corpus]:
+        yield corpus([[5]])
+        raise DataError("a bad line")
+
+    def open_files() -> int:
+        return sum(tmp_path.name in str(Path(f"/proc/self/fd/{fd}").resolve())
+                   for fd in os.listdir("/proc/self/fd"))  # fmt: skip
+
+    if not Path("/proc/self/fd").is_dir():
+        pytest.skip("the system does not tell which files are open")
+    with pytest.raises(DataError, match="a bad line") as error:  # whose frames are held on to
+        write_corpus(tmp_path, "train", broken())
+    assert open_files() == 0
+    del error
 
 
 @given(length=st.integers(2, 200), streams=st.integers(1, 7), context=st.integers(1, 30))
@@ -102,7 +139,7 @@ def test_a_carried_stream_predicts_every_token_once_in_order(
     length: int, streams: int, context: int
 ) -> None:
     ids = np.arange(5, 5 + length)
-    stream = Stream(ids, streams, context, carried=True)
+    stream = Stream(ids, np.zeros(1), streams, context, carried=True)
     rows: list[list[int]] = [[] for _ in range(streams)]
     for batch in stream:
         for b, n in enumerate(batch.target.lengths.tolist()):
@@ -118,7 +155,7 @@ def test_a_carried_stream_predicts_every_token_once_in_order(
 def test_windows_cover_the_text(length: int, streams: int, context: int) -> None:
     ids = np.arange(5, 5 + length)
     said: list[int] = []
-    for batch in Stream(ids, streams, context, carried=False, seed=1, epoch=2):
+    for batch in Stream(ids, np.zeros(1), streams, context, carried=False, seed=1, epoch=2):
         for b, n in enumerate(batch.target.lengths.tolist()):
             said += batch.target.values[b, 1:n].tolist()
     assert len(said) == len(set(said))
@@ -128,23 +165,23 @@ def test_windows_cover_the_text(length: int, streams: int, context: int) -> None
 def test_dev_examples_come_back_from_the_disk_as_they_were(tmp_path: Path) -> None:
     rows = [
         Example(("ä\u2028", "b\\n"), "c"), Example(("x",), None), Example(("a", "b"), ("N", "V")),
-        Example(("",), ""),
+        Example(("",), ""), Example(("a",), "b", others=("c", "d")),
     ]  # fmt: skip
     save_examples(tmp_path / "dev.jsonl", rows)
-    found, pairs = Examples(tmp_path / "dev.jsonl"), [(row.source, row.target) for row in rows]
+    found = Examples(tmp_path / "dev.jsonl")
     (tmp_path / "dev.jsonl").unlink()  # a run may lose its data while it trains
-    assert list(found) == pairs
-    assert (len(found), found[-1], found[1:3], found[:99]) == (4, pairs[-1], pairs[1:3], pairs)
+    assert list(found) == rows
+    assert (len(found), found[-1], found[1:3], found[:99]) == (5, rows[-1], rows[1:3], rows)
     with pytest.raises(IndexError):
-        found[4]
+        found[5]
 
 
 def test_a_dev_example_has_a_largest_size(tmp_path: Path) -> None:
     file = tmp_path / "dev.jsonl"
-    save_examples(file, [Example(("x" * (LONGEST - 20),), None)])
-    assert len(Examples(file)[0][0][0]) == LONGEST - 20
+    save_examples(file, [Example(("x" * (MAX_EXAMPLE_BYTES - 20),), None)])
+    assert len(Examples(file)[0].source[0]) == MAX_EXAMPLE_BYTES - 20
     with pytest.raises(DataError, match=r"book.txt:7: a dev example of more than 4 MB"):
-        save_examples(file, [Example(("x" * LONGEST,), None, "book.txt", 7)])
-    file.write_text('[["' + "x" * LONGEST + '"], null]\n')
+        save_examples(file, [Example(("x" * MAX_EXAMPLE_BYTES,), None, "book.txt", 7)])
+    file.write_text('[["' + "x" * MAX_EXAMPLE_BYTES + '"], null]\n')
     with pytest.raises(CheckpointError, match="more than 4 MB"):
         Examples(file)

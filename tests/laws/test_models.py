@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from saccade.models.build import Classifier, Generator, Tagger
+from saccade.models.networks import Classifier, Generator, Tagger
 from saccade.nn.padded import Memory, Padded, pad
 from saccade.nn.state import detach, leaves, reorder, select, with_leaves
 from saccade.nn.watch import over_time, watch
@@ -39,7 +39,7 @@ def step_by_step(net: Generator, tokens: torch.Tensor, state: Any) -> tuple[torc
 def test_step_by_step_is_all_at_once(encoder: str, decoder: str) -> None:
     net, tokens = generator(encoder, decoder), targets()
     with torch.inference_mode():
-        start = net.decoder.start(net.encode(source_batch()), 3)
+        start = net.decoder.start(net.encode((source_batch(),)), 3)
         whole, end = net.decoder(tokens, start)
         logits, state = step_by_step(net, tokens, start)
     assert torch.allclose(logits, whole, atol=1e-5)
@@ -51,7 +51,7 @@ def test_step_by_step_is_all_at_once(encoder: str, decoder: str) -> None:
 def test_in_chunks_is_all_at_once(encoder: str, decoder: str) -> None:
     net, tokens = generator(encoder, decoder), targets()
     with torch.inference_mode():
-        state = net.decoder.start(net.encode(source_batch()), 3)
+        state = net.decoder.start(net.encode((source_batch(),)), 3)
         whole, _ = net.decoder(tokens, state)
         first, state = net.decoder(tokens[:, :2], state)
         second, _ = net.decoder(tokens[:, 2:], state)
@@ -64,7 +64,7 @@ def test_the_decoder_is_causal(encoder: str, decoder: str) -> None:
     changed = tokens.clone()
     changed[:, 3:] = (changed[:, 3:] - 4) % (VOCAB - 5) + 5
     with torch.inference_mode():
-        state = net.decoder.start(net.encode(source_batch()), 3)
+        state = net.decoder.start(net.encode((source_batch(),)), 3)
         before, after = net.decoder(tokens, state)[0], net.decoder(changed, state)[0]
     assert torch.allclose(before[:, :3], after[:, :3], atol=1e-6)
     assert not torch.allclose(before[:, 3:], after[:, 3:], atol=1e-4)
@@ -74,10 +74,10 @@ def test_the_decoder_is_causal(encoder: str, decoder: str) -> None:
 def test_padding_is_invisible_and_a_batch_is_its_rows(encoder: str, decoder: str) -> None:
     net, tokens, source = generator(encoder, decoder), targets(), source_batch()
     with torch.inference_mode():
-        together, _ = net.decoder(tokens, net.decoder.start(net.encode(source), 3))
+        together, _ = net.decoder(tokens, net.decoder.start(net.encode((source,)), 3))
         for b, length in enumerate(source.lengths.tolist()):
             alone = Padded(source.values[b : b + 1, :length], source.lengths[b : b + 1])
-            logits, _ = net.decoder(tokens[b : b + 1], net.decoder.start(net.encode(alone), 1))
+            logits, _ = net.decoder(tokens[b : b + 1], net.decoder.start(net.encode((alone,)), 1))
             assert torch.allclose(logits[0], together[b], atol=1e-5)
 
 
@@ -85,9 +85,9 @@ def test_padding_is_invisible_and_a_batch_is_its_rows(encoder: str, decoder: str
 def test_watching_changes_nothing(encoder: str, decoder: str) -> None:
     net, tokens, source = generator(encoder, decoder), targets(), source_batch()
     with torch.inference_mode():
-        unseen, _ = net.decoder(tokens, net.decoder.start(net.encode(source), 3))
+        unseen, _ = net.decoder(tokens, net.decoder.start(net.encode((source,)), 3))
         with watch(net) as maps:
-            seen, _ = net.decoder(tokens, net.decoder.start(net.encode(source), 3))
+            seen, _ = net.decoder(tokens, net.decoder.start(net.encode((source,)), 3))
     assert torch.allclose(seen, unseen, atol=1e-5)
     for weights in maps.values():
         total = over_time(weights).sum(-1)
@@ -101,7 +101,7 @@ def test_reordering_a_state_is_reordering_its_rows(decoder: str) -> None:
     net, tokens = generator("lstm", decoder), targets()
     with torch.inference_mode():
         one = pad([source_batch().values[0].tolist()])
-        state = reorder(net.decoder.start(net.encode(one), 1), torch.tensor([0, 0, 0]))
+        state = reorder(net.decoder.start(net.encode((one,)), 1), torch.tensor([0, 0, 0]))
         _, state = net.decoder(tokens[:, :3], state)
         rows = torch.tensor([2, 0, 0])
         moved, _ = net.decoder(tokens[rows, 3:4], reorder(state, rows))
@@ -117,7 +117,7 @@ def test_hypotheses_share_their_source(decoder: str) -> None:
     net, tokens = generator("transformer", decoder), targets(6)
     rows = torch.tensor([0, 0, 0, 2, 2, 2])
     with torch.inference_mode():
-        start = net.decoder.start(net.encode(source_batch()), 3)
+        start = net.decoder.start(net.encode((source_batch(),)), 3)
         with watch(net.decoder) as maps:
             own, _ = net.decoder(tokens, select(start, rows))  # a source for each row
         with watch(net.decoder) as shared_maps:
@@ -136,7 +136,7 @@ def test_hypotheses_share_their_source(decoder: str) -> None:
 def test_a_state_can_be_gone_on_from_twice(decoder: str) -> None:
     net, tokens = generator("lstm", decoder), targets(3, 30)
     with torch.inference_mode():
-        _, state = net.decoder(tokens[:, :3], net.decoder.start(net.encode(source_batch()), 3))
+        _, state = net.decoder(tokens[:, :3], net.decoder.start(net.encode((source_batch(),)), 3))
         before = [leaf.clone() for leaf in leaves(state)]
         one, after = net.decoder(tokens[:, 3:4], state)
         other, _ = net.decoder(tokens[:, 4:5], state)
@@ -161,7 +161,7 @@ def test_a_hypothesis_hears_its_own_past_alone(decoder: str, seed: int) -> None:
     numbers = torch.Generator().manual_seed(seed)
     said = torch.zeros(6, 0, dtype=torch.long)
     with torch.inference_mode():
-        start = net.decoder.start(net.encode(source_batch((7, 3))), 2)
+        start = net.decoder.start(net.encode((source_batch((7, 3)),)), 2)
         state = reorder(start, torch.tensor([0, 0, 0, 1, 1, 1]))
         for t, column in enumerate(tokens.split(1, 1)):
             said = torch.cat([said, column], 1)
@@ -174,14 +174,14 @@ def test_a_hypothesis_hears_its_own_past_alone(decoder: str, seed: int) -> None:
             assert torch.allclose(logits[:, 0], whole[:, -1], atol=1e-5)
             said, state = said[rows], reorder(state, rows)
     if "transformer" in decoder and seed == 0:  # what was given up is forgotten
-        assert state.caches.tree[0][0].length < 2 * 20
+        assert state.cache.positions < 2 * 20
 
 
 @pytest.mark.parametrize("decoder", [name for name in DECODERS if "transformer" in name])
 def test_long_targets_go_step_by_step_too(decoder: str) -> None:
     net, tokens = generator("transformer", decoder), targets(3, 24)
     with torch.inference_mode():
-        start = net.decoder.start(net.encode(source_batch((20, 17, 24))), 3)
+        start = net.decoder.start(net.encode((source_batch((20, 17, 24)),)), 3)
         whole, _ = net.decoder(tokens, start)
         logits, _ = step_by_step(net, tokens, start)
     assert torch.allclose(logits, whole, atol=1e-5)
@@ -201,7 +201,7 @@ def test_a_decoder_without_an_encoder_is_a_language_model(decoder: str) -> None:
 
 
 def test_leaves_and_their_state_are_the_same() -> None:
-    state = language_model("gru_off").decoder.start(None, 2)
+    state = language_model("gru_off").blank(2)
     copy = with_leaves(state, [leaf + 1 for leaf in leaves(state)])
     assert type(copy) is type(state)
     assert all(bool((leaf == 1).all()) for leaf in leaves(copy))
@@ -215,7 +215,7 @@ def test_an_encoder_does_not_see_its_padding(encoder: str) -> None:
     for b, length in enumerate(source.lengths.tolist()):
         junk.values[b, length:] = 17
     with torch.inference_mode():
-        clean, dirty = net.encode(source), net.encode(junk)  # type: ignore[union-attr]
+        clean, dirty = net.encode((source,)), net.encode((junk,))  # type: ignore[union-attr]
     assert isinstance(clean, Memory)
     assert isinstance(dirty, Memory)
     assert clean.keep is not None
@@ -231,9 +231,10 @@ def test_a_pooled_head_gives_a_batch_what_it_gives_its_rows(encoder: str, pool: 
     net.head.pool = pool  # type: ignore[assignment]
     source = source_batch()
     with torch.inference_mode():
-        together = net(source)
+        together = net.logits((source,))
         for b, length in enumerate(source.lengths.tolist()):
-            alone = net(Padded(source.values[b : b + 1, :length], source.lengths[b : b + 1]))
+            row = Padded(source.values[b : b + 1, :length], source.lengths[b : b + 1])
+            alone = net.logits((row,))
             assert torch.allclose(alone[0], together[b], atol=1e-5)
 
 
@@ -244,7 +245,8 @@ def test_a_label_sits_with_its_word(encoder: str) -> None:
     source = source_batch((6, 4))
     words = torch.tensor([[0, 0, 1, 2, 2, 2], [0, 1, 1, 2, -1, -1]])
     with torch.inference_mode():
-        together = net(source, words)
-        alone = net(Padded(source.values[1:, :4], source.lengths[1:]), words[1:, :4])
+        together = net.logits((Padded(source.values, source.lengths, words),))
+        row = Padded(source.values[1:, :4], source.lengths[1:], words[1:, :4])
+        alone = net.logits((row,))
     assert together.shape == (2, 3, VOCAB)
     assert torch.allclose(together[1], alone[0], atol=1e-5)

@@ -373,7 +373,7 @@ def test_an_ensemble_is_the_mean_of_its_probabilities() -> None:
     net, other = generator("lstm", "transformer"), generator("lstm", "gru_off")
     with torch.inference_mode():
         source = source_batch((4, 2))
-        one, two = (n.decoder.start(n.encode(source), 2) for n in (net, other))
+        one, two = (n.decoder.start(n.encode((source,)), 2) for n in (net, other))
         tokens = torch.tensor([2, 2])
         ours, _ = stepper(net.decoder)(tokens, one)
         theirs, _ = stepper(other.decoder)(tokens, two)
@@ -427,7 +427,7 @@ def test_coverage_adds_what_was_not_listened_to(decoder: str) -> None:
     net = generator("lstm", decoder)
     source = source_batch((6, 3))
     with torch.inference_mode():
-        state = net.decoder.start(net.encode(source), 2)
+        state = net.decoder.start(net.encode((source,)), 2)
     step = steps.listening(stepper(net.decoder), attention_of(net.decoder))
     first = torch.full((2,), 2)
     found = beam_search(

@@ -20,8 +20,10 @@ from saccade.nn.attention import (
     SelfAttention,
     attend,
 )
+from saccade.nn.cache import Past
 from saccade.nn.positions import Sinusoidal, sinusoids
 from saccade.nn.transformer import Block, build_norm
+from saccade.text.vocab import Inventory
 
 
 def test_the_decks_attention_example() -> None:
@@ -136,7 +138,7 @@ def test_with_the_causal_mask_output_t_ignores_inputs_after_t() -> None:
     x = torch.randn(1, 6, 8)
     changed = x.clone()
     changed[:, 4:] = torch.randn(1, 2, 8)
-    before, after = block(x, causal=True)[0], block(changed, causal=True)[0]
+    before, after = (block(one, past=Past.empty(1))[0] for one in (x, changed))
     assert torch.allclose(before[:, :4], after[:, :4], atol=1e-6)
     assert not torch.allclose(before[:, 4:], after[:, 4:], atol=1e-3)
 
@@ -166,7 +168,7 @@ def test_the_original_transformer_has_about_65_million_parameters() -> None:
     parts = {"kind": "transformer"} | expand("base", "transformer")
     raw = {"task": {"kind": "translate", "joint": True}, "encoder": parts, "decoder": parts}
     with torch.device("meta"):
-        network = build_network(parse(raw, "test"), 37_000, 37_000)
+        network = build_network(parse(raw, "test"), [Inventory(37_000)], Inventory(37_000))
     count = sum(p.numel() for p in network.parameters())
     assert count == pytest.approx(65e6, rel=0.035)
     assert (parts["dim"], parts["ff_dim"], parts["num_heads"]) == (512, 2048, 8)

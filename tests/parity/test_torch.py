@@ -6,12 +6,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from saccade.config import parse
-from saccade.models.build import Generator, build
+from saccade.models.build import build
+from saccade.models.networks import Generator
 from saccade.nn.attention import additive_mask
+from saccade.nn.cache import Past
 from saccade.nn.loss import projected_cross_entropy
 from saccade.nn.padded import Padded
 from saccade.nn.recurrent import Recurrent
 from saccade.nn.transformer import Block
+from saccade.text.vocab import Inventory
 
 CELLS = {
     "elman": lambda **k: nn.RNN(**k),
@@ -94,7 +97,7 @@ def test_our_encoder_block_is_torchs(norm_first: bool, activation: str) -> None:
     copy_block(theirs, ours, 2)
     x, keep = torch.randn(2, 5, 8), torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
     expected = theirs(x, src_key_padding_mask=~keep)
-    found, _ = ours(x, additive_mask(keep, x.dtype))
+    found, _, _ = ours(x, additive_mask(keep, x.dtype))
     assert torch.allclose(found[keep], expected[keep], atol=1e-5)
 
 
@@ -107,12 +110,7 @@ def test_our_decoder_block_is_torchs(norm_first: bool) -> None:
     keep = torch.tensor([[True] * 4, [True, True, False, False]])
     causal = nn.Transformer.generate_square_subsequent_mask(5)
     expected = theirs(x, memory, tgt_mask=causal, memory_key_padding_mask=~keep)
-    found, _ = ours(
-        x,
-        causal=True,
-        memory=ours.cross.prepare(memory),
-        memory_mask=additive_mask(keep, x.dtype),
-    )
+    found, _, _ = ours(x, None, Past.empty(2), memory, additive_mask(keep, x.dtype))
     assert torch.allclose(found, expected, atol=1e-5)
 
 
@@ -124,7 +122,7 @@ def test_our_whole_transformer_is_torchs(norm_first: bool, scaled: bool) -> None
         "positions": "none", "norm_first": norm_first, "scale_embedding": scaled,
     }  # fmt: skip
     raw = {"task": {"kind": "translate"}, "encoder": part, "decoder": part | {"tied": False}}
-    net = shaken(build(parse(raw, "test"), 12, 15))
+    net = shaken(build(parse(raw, "test"), [Inventory(12)], Inventory(15)))
     assert isinstance(net, Generator)
     options = {"norm_first": norm_first, "batch_first": True}
     norms = [nn.LayerNorm(8) if norm_first else None for _ in range(2)]
@@ -132,7 +130,7 @@ def test_our_whole_transformer_is_torchs(norm_first: bool, scaled: bool) -> None
         nn.TransformerEncoderLayer(8, 2, 16, **options), 3, norms[0], enable_nested_tensor=False
     )
     decoder = nn.TransformerDecoder(nn.TransformerDecoderLayer(8, 2, 16, **options), 3, norms[1])
-    for theirs, ours in ((encoder, net.encoder), (decoder, net.decoder)):
+    for theirs, ours in ((encoder, net.encoder.body), (decoder, net.decoder.stack)):
         shaken(theirs)
         for layer, block in zip(theirs.layers, ours.blocks, strict=True):
             copy_block(layer, block, 2)
@@ -142,14 +140,14 @@ def test_our_whole_transformer_is_torchs(norm_first: bool, scaled: bool) -> None
     lengths = torch.tensor([5, 3])
     out = torch.arange(5) >= lengths[:, None]
     factor = 8**0.5 if scaled else 1.0
-    memory = encoder(factor * net.encoder.embedding.weight[source], src_key_padding_mask=out)
+    memory = encoder(factor * net.encoder.stem.embedding.weight[source], src_key_padding_mask=out)
     hidden = decoder(
         factor * net.decoder.embedding.weight[tokens],
         memory,
         tgt_mask=nn.Transformer.generate_square_subsequent_mask(6),
         memory_key_padding_mask=out,
     )
-    state = net.decoder.start(net.encode(Padded(source, lengths)), 2)
+    state = net.decoder.start(net.encode((Padded(source, lengths),)), 2)
     logits, _ = net.decoder(tokens, state)
     assert torch.allclose(logits, net.decoder.output(hidden), atol=1e-4)
 
@@ -159,7 +157,7 @@ def test_our_whole_transformer_is_torchs(norm_first: bool, scaled: bool) -> None
 def test_our_cross_entropy_is_torchs_in_value_and_gradient(
     smoothing: float, bias: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("saccade.nn.loss.CHUNK", 3000)  # several chunks, the last one short
+    monkeypatch.setattr("saccade.nn.loss.CHUNK_LOGITS", 3000)  # several chunks, the last one short
     hidden = torch.randn(250, 6, requires_grad=True)
     weight = torch.randn(30, 6, requires_grad=True)
     shift = torch.randn(30, requires_grad=True) if bias else None

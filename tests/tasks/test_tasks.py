@@ -8,17 +8,20 @@ import pytest
 import torch
 
 from saccade.config import parse
-from saccade.data.batches import Examples
+from saccade.data.corpora import Examples
+from saccade.data.lines import Example
 from saccade.errors import DataError
-from saccade.models.build import Network
+from saccade.models.networks import Network, own_guesses
+from saccade.nn.dropout import WordDropout
+from saccade.nn.padded import pad
 from saccade.setup.choose import fill_config, gather
-from saccade.setup.prepare import in_memory, prepare
-from saccade.tasks.task import Prediction, Query, Request, Task, drop_words, in_batches
-from saccade.tasks.translate import encode_sources, own_guesses
-from saccade.text.vocab import EOS, SEP, UNK
+from saccade.setup.prepare import prepare
+from saccade.tasks.task import Prediction, Query, Request, Task, in_batches
+from saccade.text.vocab import Specials
 from tests.architectures import DECODERS, ENCODERS
 from tests.training.test_training import corpus
 
+SPECIALS = Specials()
 TASKS = ("translate", "classify", "tag", "language")
 SOURCES = {
     "translate": [("abc",), ("d",), ("abcdab",), ("ab",), ("cc",)],
@@ -66,17 +69,14 @@ def test_predictions_are_the_same_one_by_one(kind: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", TASKS)
 def test_scores_are_the_same_one_by_one_and_agree_with_the_loss(kind: str, tmp_path: Path) -> None:
     task, network = small_task(kind, tmp_path)
-    pairs = Examples(tmp_path / "data" / "dev.jsonl")[:6]
-    together = task.score(network, pairs)
-    for pair, (log_p, count) in zip(pairs, together, strict=True):
-        alone, tokens = task.score(network, [pair])[0]
+    rows = Examples(tmp_path / "data" / "dev.jsonl")[:6]
+    together = task.score(network, rows)
+    for row, (log_p, count) in zip(rows, together, strict=True):
+        alone, tokens = task.score(network, [row])[0]
         assert (alone, tokens) == (pytest.approx(log_p, abs=1e-4), count)
     if kind == "language":
         return  # there the loss is of a stream, not of lines
-    from saccade.data.lines import Example
-
-    rows = [Example(source, target) for source, target in pairs]
-    found = task.evaluate(network, in_memory(task, rows), pairs, quick=True)
+    found = task.evaluate(network, task.encode(rows), rows, quick=True)
     total, tokens = sum(s for s, _ in together), sum(n for _, n in together)
     assert found["loss"] == pytest.approx(-total / tokens, abs=1e-4)
 
@@ -84,14 +84,12 @@ def test_scores_are_the_same_one_by_one_and_agree_with_the_loss(kind: str, tmp_p
 @pytest.mark.parametrize("decoder", ["gru_off", "transformer", "transformer_rotary"])
 def test_the_perplexity_of_a_text_is_that_of_its_tokens(decoder: str, tmp_path: Path) -> None:
     """One stream of one short line: the evaluation is scoring's sum, less the first token."""
-    from saccade.data.lines import Example
-
     task, network = small_task("language", tmp_path, decoder=decoder)
     line = "ab cd abc"
-    corpus_of_one = in_memory(task, [Example((line,), None)])
-    found = task.evaluate(network, corpus_of_one, [((line,), None)], quick=False)
-    ids = corpus_of_one.target.ids.tolist()
-    assert ids[-1] == EOS
+    one = [Example((line,), None)]
+    found = task.evaluate(network, task.encode(one), one, quick=False)
+    ids = task.encode(one).target.ids.tolist()
+    assert ids[-1] == SPECIALS.eos
     with torch.inference_mode():
         decoder_ = network.decoder  # type: ignore[union-attr]
         logits, _ = decoder_(torch.tensor([ids[:-1]]), decoder_.start(None, 1))
@@ -110,16 +108,15 @@ def test_windows_predict_every_token_once(tmp_path: Path) -> None:
     for length in (2, 5, 8, 9, 12, 13, 17, 40):
         ids = np.arange(5, 5 + length) % 4 + 5
         with torch.inference_mode():
-            _, count = task._windows(network, ids)  # type: ignore[attr-defined]
+            _, count = task.in_windows(network, ids)  # type: ignore[attr-defined]
         assert count == length - 1
 
 
 def test_several_columns_are_laid_end_to_end(tmp_path: Path) -> None:
     task, _ = small_task("translate", tmp_path)
-    (row,) = encode_sources(task.source, [("ab", "c")])  # type: ignore[attr-defined]
-    (first,) = task.source.encode(["ab"])  # type: ignore[attr-defined]
-    (second,) = task.source.encode(["c"])  # type: ignore[attr-defined]
-    assert row == [*first, SEP, *second, EOS]
+    (field,) = task.sources
+    first, second = field.tokenizer.encode(["ab", "c"])  # type: ignore[attr-defined]
+    assert field.encode([("ab", "c")])[0] == [*first, SPECIALS.sep, *second, SPECIALS.eos]
 
 
 def test_two_text_columns_classify(tmp_path: Path) -> None:
@@ -133,30 +130,33 @@ def test_two_text_columns_classify(tmp_path: Path) -> None:
 
 def test_a_source_with_several_targets_may_be_given_any(tmp_path: Path) -> None:
     task, network = small_task("translate", tmp_path)
-    from saccade.data.lines import Example
-
     said = predict(task, network, [("abc",)], width=1)[0].text or "a"
-    rows = [Example(("abc",), "dd"), Example(("abc",), said)]
-    pairs = [(row.source, row.target) for row in rows]
-    found = task.evaluate(network, in_memory(task, rows), pairs, quick=True)
-    assert found["sequence_error"] == 0.0
+    for rows in (
+        [Example(("abc",), "dd"), Example(("abc",), said)],
+        [Example(("abc",), "dd", others=(said,))],
+    ):
+        assert len(task.encode(rows)) == 2
+        found = task.evaluate(network, task.encode(rows), rows, quick=True)
+        assert found["sequence_error"] == 0.0
 
 
 def test_dropped_words_are_never_special() -> None:
     tokens = torch.arange(20).repeat(200, 1)
-    dropped = drop_words(tokens, 0.5)
-    assert torch.equal(dropped[:, :5], tokens[:, :5])
-    assert 0.4 < float((dropped[:, 5:] == UNK).float().mean()) < 0.6
-    assert drop_words(tokens, 0.0) is tokens
+    special = (0, 3, 7, 1)
+    words = [i for i in range(20) if i not in special]
+    dropped = WordDropout(0.5, 1, special)(tokens)
+    assert torch.equal(dropped[:, special], tokens[:, special])
+    assert 0.4 < float((dropped[:, words] == 1).float().mean()) < 0.6
+    assert WordDropout(0.0, 1, special)(tokens) is tokens
+    assert WordDropout(0.5, 1, special).eval()(tokens) is tokens
 
 
 def test_scheduled_sampling_replaces_a_share_by_guesses(tmp_path: Path) -> None:
     _, network = small_task("translate", tmp_path)
-    from saccade.nn.padded import pad
-
-    source = pad([[5, 6, EOS]] * 50)
+    source = (pad([[5, 6, SPECIALS.eos]] * 50),)
     tokens = torch.tensor([[2, 5, 6, 7, 5]] * 50)
-    assert own_guesses(network, source, tokens, 0.0) is tokens  # type: ignore[arg-type]
+    same = own_guesses(network, source, tokens, 0.0)  # type: ignore[arg-type]
+    assert torch.equal(same, tokens)
     mixed = own_guesses(network, source, tokens, 1.0 - 1e-9)  # type: ignore[arg-type]
     assert torch.equal(mixed[:, 0], tokens[:, 0])
     with torch.inference_mode():
@@ -215,10 +215,8 @@ def test_no_source_is_in_both_sets(tmp_path: Path) -> None:
     path.write_text("".join(f"w{i % 40}\tt{i}\n" for i in range(200)))
     raw, where = gather(path, task="translate")
     ready = prepare(fill_config(raw, where)[0], tmp_path)
-    assert ready.train.source is not None
-    assert ready.dev.source is not None
-    train = {tuple(ready.train.source[i]) for i in range(len(ready.train))}
-    dev = {tuple(ready.dev.source[i]) for i in range(len(ready.dev))}
+    train = {tuple(ready.train.sources[0][i]) for i in range(len(ready.train))}
+    dev = {tuple(ready.dev.sources[0][i]) for i in range(len(ready.dev))}
     assert train
     assert dev
     assert not train & dev
@@ -231,7 +229,7 @@ def test_a_joint_vocabulary_is_one_table(tmp_path: Path) -> None:
     config, _ = fill_config(raw, where)
     assert config.task.joint  # type: ignore[union-attr]
     network: Any = prepare(config, tmp_path).task.build()
-    assert network.encoder.embedding.weight is network.decoder.embedding.weight
+    assert network.encoder.stem.embedding.weight is network.decoder.embedding.weight
     assert network.decoder.output.weight is network.decoder.embedding.weight
     assert parse(config.model_dump(exclude_none=True), "x") == config
 
@@ -241,10 +239,10 @@ def test_the_end_of_a_text_is_its_dev_set_and_not_blank(tmp_path: Path) -> None:
     path.write_text("".join(f"line {i}\n" for i in range(19)) + "\n")
     raw, where = gather(path, task="language")
     ready = prepare(fill_config(raw, where)[0], tmp_path)
-    assert [source for (source,), _ in ready.dev_pairs] == ["line 18", ""]
+    assert [row.source[0] for row in ready.dev_examples] == ["line 18", ""]
     raw["data"]["dev_max"] = 3
     path.write_text("".join(f"line {i}\n" for i in range(1000)))
-    assert len(prepare(fill_config(raw, where)[0], tmp_path).dev_pairs) == 3
+    assert len(prepare(fill_config(raw, where)[0], tmp_path).dev_examples) == 3
 
 
 def test_a_text_of_one_line_needs_a_dev_file(tmp_path: Path) -> None:
@@ -257,12 +255,10 @@ def test_a_text_of_one_line_needs_a_dev_file(tmp_path: Path) -> None:
 
 def test_blanks_around_a_target_are_not_errors(tmp_path: Path) -> None:
     """A tokenizer of words cannot write them, so they do not count."""
-    from saccade.data.lines import Example
-
     task, network = small_task(
         "translate", tmp_path, task={"kind": "translate", "target": {"kind": "word"}}
     )
     said = predict(task, network, [("abc",)], width=1)[0].text
     row = Example(("abc",), f" {said}  ")
-    found = task.evaluate(network, in_memory(task, [row]), [(row.source, row.target)], quick=True)
+    found = task.evaluate(network, task.encode([row]), [row], quick=True)
     assert found["sequence_error"] == 0.0

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 
 from saccade.config import Tokenizer as Config
 from saccade.errors import CheckpointError, ConfigError, DataError
-from saccade.text import BOS, EOS, PAD, SEP, SPECIALS, UNK, Tokenizer
+from saccade.text import SPECIALS, Specials, Tokenizer
+
+PAD, UNK, BOS, EOS, SEP = Specials()
 
 KINDS = ("word", "char", "bpe", "bytes", "unigram")
 LINES = [
