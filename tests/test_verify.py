@@ -13,8 +13,8 @@ import torch
 from saccade import cli
 from saccade import verify as laws
 from saccade.models.decoders import RecurrentDecoder
-from saccade.tasks.language import LanguageModel
-from saccade.training.trainer import Trainer
+from saccade.models.networks import Generator
+from saccade.training import saving
 from saccade.verify import LAWS, verify
 from tests.training.test_training import SMALL, run_through, settings
 
@@ -93,17 +93,17 @@ def greedy_ends_early(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def each_part_is_a_mean(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = LanguageModel.loss
+    real = Generator.forward
 
-    def loss(*words: Any) -> Any:
+    def forward(*words: Any) -> Any:
         found, carry = real(*words)
         return replace(found, sum=found.sum / found.count), carry
 
-    monkeypatch.setattr(LanguageModel, "loss", loss)
+    monkeypatch.setattr(Generator, "forward", forward)
 
 
 def the_optimiser_forgets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Trainer, "_restore_tensors", lambda self, tensors: None)
+    monkeypatch.setattr(saving, "restore_tensors", lambda trainer, path: None)
 
 
 BROKEN = {

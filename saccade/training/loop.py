@@ -62,7 +62,7 @@ def steps(
     config = trainer.config
     meter = Meter(trainer)
     saved, too_large = perf_counter(), trainer.gradients.too_large
-    size = len(loader.epoch(trainer.at.epoch))  # batches of the epoch
+    size = len(loader.epoch(trainer.at.epoch)) if trainer.at.index else 1  # batches of the epoch
     # A run that had ended has nothing more to do.
     ending = None if trainer.at.pending else reached(trainer, size)
     while ending is None:
@@ -71,6 +71,7 @@ def steps(
         if not at.pending:
             try:
                 with stop.interruptible():  # the first of an epoch may have to wait for its order
+                    size = len(loader.epoch(at.epoch))
                     batches = loader.take(at.epoch, at.index, config.accumulate)
                 result = trainer.step(batches, progress(trainer, size), stop)
             except Interrupted:  # all is as it was before the step
@@ -82,7 +83,6 @@ def steps(
                 yield Skipped(at.step, at.skipped)
             if at.bad_streak >= BAD_STEPS:
                 yield go_back(trainer, loader)
-                size = len(loader.epoch(trainer.at.epoch))
                 continue
             if trainer.gradients.too_large != too_large:
                 too_large = trainer.gradients.too_large
@@ -95,7 +95,6 @@ def steps(
                 yield meter.report(result, at.epoch + at.index / size, done)
             if epoch_ends:
                 at.epoch, at.index, trainer.carry = at.epoch + 1, 0, None
-                size = len(loader.epoch(at.epoch)) if done < 1.0 else size
             every = config.evaluate_every
             evaluation_due = done >= 1.0 or (at.step % every == 0 if every else epoch_ends)
             at.pending = evaluation_due and bool(examples)

@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
+from saccade.data.batches import Batch
 from saccade.models.networks import Classifier, Generator, Tagger
 from saccade.nn.padded import Memory, Padded, pad
 from saccade.nn.state import detach, leaves, reorder, select, with_leaves
@@ -250,3 +252,97 @@ def test_a_label_sits_with_its_word(encoder: str) -> None:
         alone = net.logits((row,))
     assert together.shape == (2, 3, VOCAB)
     assert torch.allclose(together[1], alone[0], atol=1e-5)
+
+
+# --- several sources, one entry -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("encoder", ENCODERS)
+@pytest.mark.parametrize("decoder", ["lstm_additive_cell", "gru_off", "transformer"])
+def test_memories_of_several_sources_are_laid_end_to_end(encoder: str, decoder: str) -> None:
+    net, tokens = network("translate", encoder, decoder, sources=2), targets()
+    assert isinstance(net, Generator)
+    one, two = source_batch((7, 3, 5)), source_batch((2, 6, 4))
+    with torch.inference_mode():
+        memory = net.encode((one, two))
+        assert memory is not None
+        assert memory.keep is not None
+        assert memory.values.shape[:2] == (3, 7 + 6)
+        assert memory.keep.sum(1).tolist() == [9, 9, 9]
+        logits, _ = net.decoder(tokens, net.decoder.start(memory, 3))
+        for b in range(3):  # padding inside is invisible, and a batch is its rows
+            rows = [s.values[b : b + 1, : s.lengths[b]] for s in (one, two)]
+            alone = [Padded(row, torch.tensor([row.size(1)])) for row in rows]
+            single, _ = net.decoder(tokens[b : b + 1], net.decoder.start(net.encode(alone), 1))
+            assert torch.allclose(single[0], logits[b], atol=1e-5)
+        other, _ = net.decoder(tokens, net.decoder.start(net.encode((two, one)), 3))
+    if "off" not in decoder:
+        assert not torch.allclose(other, logits, atol=1e-3)  # it matters which source is which
+
+
+NETWORKS = {
+    "translate": ("translate", "transformer", "lstm_additive_cell"),
+    "translate with a transformer": ("translate", "lstm", "transformer"),
+    "language": ("language", None, "transformer"),
+    "carried": ("language", None, "gru_off"),
+    "classify": ("classify", "convolution", None),
+    "tag": ("tag", "transformer", None),
+}
+
+
+def batch_for(task: str) -> Batch:
+    source = source_batch((6, 4))
+    words = torch.tensor([[0, 0, 1, 2, 2, 2], [0, 1, 1, 2, -1, -1]])
+    match task:
+        case "classify":
+            return Batch((source,), Padded(torch.tensor([[1], [3]]), torch.tensor([1, 1])))
+        case "tag":
+            source = Padded(source.values, source.lengths, words)
+            return Batch((source,), Padded(targets(2, 3), torch.tensor([3, 3])))
+        case "language":
+            return Batch((), Padded(targets(2, 6), torch.tensor([6, 6])))
+        case _:
+            return Batch((source,), Padded(targets(2, 6), torch.tensor([6, 4])))
+
+
+class Entries(nn.Module):
+    """Wraps a network as data parallelism does: what is not called through it is not seen."""
+
+    def __init__(self, network: nn.Module):
+        super().__init__()
+        self.network, self.calls = network, 0
+
+    def forward(self, *words: Any) -> Any:
+        self.calls += 1
+        return self.network(*words)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_every_network_is_entered_the_same_way(name: str) -> None:
+    task, encoder, decoder = NETWORKS[name]
+    net, batch = Entries(network(task, encoder, decoder)), batch_for(task)
+    loss, carry = net(batch, None, 0.5)
+    loss.sum.backward()
+    assert loss.count == batch.target.count - (0 if task in ("classify", "tag") else 2)
+    assert all(p.grad is not None for p in net.parameters() if p.requires_grad)
+    assert (carry is not None) == (name == "carried")
+    if carry is not None:
+        again, _ = net(batch, carry, 0.5)
+        assert not torch.allclose(again.nll, loss.nll)  # it goes on from where it was
+        blank, _ = net(batch, net.network.blank(2), 0.5)  # type: ignore[union-attr,operator]
+        assert torch.allclose(blank.nll, loss.nll, atol=1e-5)
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_a_decoder_uses_its_parameters_only_when_it_is_called(decoder: str) -> None:
+    """As with sharded weights, which are there only inside `forward`."""
+    net = generator("lstm", decoder)
+    memory = net.encode((source_batch(),))
+    weights = {name: p.data for name, p in net.decoder.named_parameters()}
+    for parameter in net.decoder.parameters():
+        parameter.data = torch.full_like(parameter.data, float("nan"))
+    state = net.decoder.start(memory, 3)
+    for name, parameter in net.decoder.named_parameters():
+        parameter.data = weights[name]
+    logits, _ = net.decoder(targets(), state)
+    assert bool(logits.isfinite().all())

@@ -16,7 +16,7 @@ def test_the_sentence_probability_is_the_product_of_the_steps(decoder: str) -> N
     target = torch.randint(5, 20, (3, 6))
     first = torch.full((3,), 2)
     with torch.inference_mode():
-        state = network.decoder.start(network.encode(source), 3)
+        state = network.decoder.start(network.encode((source,)), 3)
         tokens = torch.cat([first[:, None], target[:, :-1]], 1)
         logits, _ = network.decoder(tokens, state)
         whole = logits.log_softmax(-1).gather(-1, target[..., None]).squeeze(-1).sum(1)

@@ -1,10 +1,17 @@
-"""Attention's shortcuts are exact."""
+"""Attention's shortcuts are exact, and a shard of its heads is attention too."""
 
+import copy
+from contextlib import nullcontext
+
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
-from saccade.nn.attention import tanh_of_sums
+from saccade.nn.attention import CrossAttention, SelfAttention, tanh_of_sums
+from saccade.nn.cache import Past
+from saccade.nn.watch import watch
 
 
 @given(
@@ -33,3 +40,33 @@ def test_its_shortcut_is_taken_without_gradients_alone() -> None:
             tanh_of_sums(30 * query.sign(), keys),
             torch.tanh(30 * query.sign().unsqueeze(2) + keys.unsqueeze(1)),
         )
+
+
+def half(module: SelfAttention | CrossAttention, which: int) -> SelfAttention | CrossAttention:
+    """A copy with half the heads: rows of what goes in, columns of what comes out."""
+    shard = copy.deepcopy(module)
+    for name, layer in shard.named_children():
+        assert isinstance(layer, nn.Linear)
+        weight, bias = layer.weight.detach(), layer.bias.detach()
+        if name == "out":
+            bias = bias if which == 0 else torch.zeros_like(bias)  # once, in the sum of both
+            weight = weight.chunk(2, 1)[which]
+        else:
+            weight, bias = weight.chunk(2, 0)[which], bias.chunk(2)[which]
+        layer.weight, layer.bias = nn.Parameter(weight), nn.Parameter(bias)
+    return shard
+
+
+@pytest.mark.parametrize("rotary", [False, True])
+@pytest.mark.parametrize("watched", [False, True])
+def test_two_halves_of_the_heads_add_up_to_the_whole(rotary: bool, watched: bool) -> None:
+    attention, x = SelfAttention(16, 4, rotary=rotary), torch.randn(3, 5, 16)
+    cross, memory = CrossAttention(16, 12, 4), torch.randn(3, 7, 12)
+    with torch.inference_mode():
+        for past in (None, Past.empty(3)):
+            parts = [half(attention, i)(x, past=past)[0] for i in (0, 1)]
+            assert torch.allclose(sum(parts), attention(x, past=past)[0], atol=1e-6)
+        shards = [half(cross, i) for i in (0, 1)]
+        with watch(nn.ModuleList(shards)) if watched else nullcontext():
+            parts = [shard(x, memory)[0] for shard in shards]
+        assert torch.allclose(sum(parts), cross(x, memory)[0], atol=1e-6)

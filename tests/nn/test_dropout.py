@@ -1,9 +1,11 @@
 """Dropout: the right share and mean, the same gradient, the same numbers for the same seed."""
 
+from threading import Thread
+
 import pytest
 import torch
 
-from saccade.nn.dropout import Dropout, dropout
+from saccade.nn.dropout import Dropout, RowSlice, dropout, slice_of
 
 
 @pytest.mark.parametrize("p", [0.1, 0.3, 0.5, 0.9])
@@ -50,3 +52,21 @@ def test_a_rate_too_small_for_a_byte_still_drops() -> None:
     x = torch.ones(2000, 1000)
     share = float((dropout(x, 0.001, training=True) == 0).float().mean())
     assert share == pytest.approx(0.001, rel=0.2)
+
+
+def test_a_slice_draws_what_the_whole_would_have_drawn() -> None:
+    x = torch.randn(10, 7)
+    torch.manual_seed(5)
+    whole = dropout(x, 0.5, training=True)
+    torch.manual_seed(5)
+    with slice_of(RowSlice(3, 6, 10)):
+        assert torch.equal(dropout(x[3:6], 0.5, training=True), whole[3:6])
+
+
+def test_no_other_thread_sees_a_slice() -> None:
+    found = []
+    with slice_of(RowSlice(0, 1, 1000)):
+        thread = Thread(target=lambda: found.append(dropout(torch.ones(2, 3), 0.5, training=True)))
+        thread.start()
+        thread.join()
+    assert found[0].shape == (2, 3)

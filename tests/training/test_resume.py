@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -13,17 +14,18 @@ import pytest
 import torch
 
 import saccade
+from saccade.data.batches import Loader
 from saccade.errors import CheckpointError, ConfigError, TrainingError
+from saccade.models.networks import Generator
 from saccade.runs import files
 from saccade.runs.run import read_config
-from saccade.tasks.language import LanguageModel
 from saccade.tasks.translate import Translate
 from saccade.training import loop, preflight, session
 from saccade.training.events import Changed, Evaluated, Finished, Noticed, Prepared
+from saccade.training.gradients import Gradients
 from saccade.training.report import show
 from saccade.training.session import new_folder, resume, save_unprepared, start
 from saccade.training.stop import Interrupted, Stop
-from saccade.training.trainer import Trainer
 from tests.training.test_training import SMALL, corpus, run_through, settings, until, weights
 
 
@@ -80,16 +82,15 @@ def test_a_step_is_left_between_its_batches(
     config = settings(name, tmp_path, accumulate=3, preflight="off")
     run_through(config, tmp_path / "straight")
     folder, stop = new_folder(config, tmp_path / "run"), Stop()
-    kind = LanguageModel if name == "language model" else Translate
-    real, after = kind.loss, 0
+    real, after = Generator.forward, 0
 
-    def loss(self: Any, *words: Any) -> Any:
+    def forward(self: Any, *words: Any) -> Any:
         nonlocal after
         after += stop.asked
         stop.asked |= torch.is_grad_enabled() and steps == 5
         return real(self, *words)
 
-    monkeypatch.setattr(kind, "loss", loss)
+    monkeypatch.setattr(Generator, "forward", forward)
     steps = 0
     with mock.patch.object(loop, "REPORT_SECONDS", 0.0):
         for event in start(config, folder, stop):
@@ -279,7 +280,7 @@ def test_workers_give_the_batches_of_every_epoch_in_order(tmp_path: Path) -> Non
 
     config = settings("transformer", tmp_path)
     ready = prepare(config, tmp_path)
-    plain, ahead = (loop.Loader(ready.task, ready.train, workers) for workers in (0, 2))
+    plain, ahead = (Loader(partial(ready.task.epoch, ready.train), workers) for workers in (0, 2))
     for epoch in (0, 1, 5, 0):  # and back again
         start = 2 if epoch == 5 else 0
         while start < len(plain.epoch(epoch)):
@@ -327,7 +328,7 @@ def noticed(config: Any, folder: Path) -> str:
 @pytest.mark.parametrize(
     ("what", "where", "name"),
     [
-        ("the largest batch", Trainer, "_gradients"),
+        ("the largest batch", Gradients, "sum"),
         ("a checkpoint", files, "write_manifest"),
         ("an evaluation", Translate, "evaluate"),
     ],
@@ -346,7 +347,7 @@ def test_a_preflight_ends_in_time_whatever_is_slow(
 
     def only_now(*words: Any) -> Any:
         with monkeypatch.context() as patch:
-            patch.setattr(preflight, "MOST", 1.0)
+            patch.setattr(preflight, "PREFLIGHT_SECONDS", 1.0)
             patch.setattr(where, name, endless)
             yield from real(*words)
 
@@ -372,7 +373,7 @@ def test_a_preflight_tries_a_slow_batch_once(
     monkeypatch.setattr(preflight, "time_of", time_of)
     for most, expected in ((3.0, 1), (30.0, 2)):
         calls = 0
-        monkeypatch.setattr(preflight, "MOST", most)
+        monkeypatch.setattr(preflight, "PREFLIGHT_SECONDS", most)
         noticed(settings("lstm", tmp_path, preflight="on"), tmp_path / str(expected))
         assert calls == expected
 

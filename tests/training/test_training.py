@@ -219,17 +219,46 @@ def test_files_of_a_run_are_readable_like_any_other(tmp_path: Path) -> None:
             assert path.stat().st_mode == mode, path
 
 
+def learned(events: list[Any]) -> float:
+    """What the last evaluation has left of the first one's loss."""
+    losses = [e.scores["loss"] for e in events if isinstance(e, Evaluated)]
+    return losses[-1] / losses[0]
+
+
+LONGER = {"steps": 60, "evaluate_every": 4, "save_every": 60, "rate": 0.01, "warmup": 5}
+
+
 def test_scheduled_sampling_trains(tmp_path: Path) -> None:
-    config = settings("lstm", tmp_path, scheduled_sampling=0.5)
-    events = run_through(config, tmp_path / "run")
-    assert events[-1].step == 12
+    config = settings("lstm", tmp_path, scheduled_sampling=0.5, **LONGER)
+    sampled = run_through(config, tmp_path / "run")
+    plain = run_through(settings("lstm", tmp_path, **LONGER), tmp_path / "plain")
+    assert learned(sampled) < 0.9
+    assert learned(sampled) != learned(plain)  # it has a part in training
 
 
 @pytest.mark.parametrize("name", ["transformer", "windows", "tagger"])
 def test_half_precision_trains(name: str, tmp_path: Path) -> None:
-    events = run_through(settings(name, tmp_path, precision="bf16"), tmp_path / "run")
-    assert events[-1].step == 12
-    assert all(bool(tensor.isfinite().all()) for tensor in weights(tmp_path / "run").values())
+    half = run_through(settings(name, tmp_path, precision="bf16", **LONGER), tmp_path / "half")
+    whole = run_through(settings(name, tmp_path, precision="fp32", **LONGER), tmp_path / "whole")
+    assert learned(half) < 0.9
+    assert learned(half) == pytest.approx(learned(whole), rel=0.1)
+    assert learned(half) != learned(whole)
+    assert all(bool(tensor.isfinite().all()) for tensor in weights(tmp_path / "half").values())
+
+
+@pytest.mark.parametrize("most", [1, 3])
+def test_what_a_checkpoint_says_of_evaluations_does_not_grow(tmp_path: Path, most: int) -> None:
+    from saccade.setup.prepare import prepare
+    from saccade.training.trainer import Trainer
+
+    config = settings("lstm", tmp_path, average_checkpoints=most, average_of="best")
+    task = prepare(config, tmp_path).task
+    trainer = Trainer(task, task.build(), tmp_path)
+    for step in range(200):
+        trainer.at.step = step
+        trainer.note({task.metric: 100.0 - step % 50, "loss": 1.0})
+    assert len(trainer.at.ranked) == most
+    assert {value for value, _ in trainer.at.ranked} == {-51.0}  # of all the best, not the last
 
 
 def test_half_precision_is_refused_where_it_has_no_use(tmp_path: Path) -> None:
