@@ -146,7 +146,7 @@ def detect_layout(raw: dict[str, Any], where: str) -> tuple[Shape, dict[str, Any
     kind = raw.get("task", {}).get("kind")
     try:
         data = _data(raw, where)
-        if kind is not None and kind not in c.TABLES:
+        if kind is not None and kind not in c.TASKS:
             raise ConfigError
     except ConfigError:
         _tell_all(raw, where)
@@ -187,7 +187,7 @@ def _tell_all(raw: dict[str, Any], where: str) -> None:
         with suppress(ValidationError, DataError):
             data = c.Data.model_validate(raw.get("data", {}))
             kind = shape(data.train, data, None).task
-    least = least_config(kind if kind in c.TABLES else "translate")
+    least = least_config(kind if kind in c.TASKS else "translate")
     for part, choices in (("encoder", c.Encoder), ("decoder", c.Decoder)):
         if part in least and raw.get(part):  # of the kinds, the one that has most of these keys
             fields = {c.kind_of(model): model.model_fields.keys() for model in c.models_in(choices)}
@@ -374,8 +374,8 @@ def _sized(size: str | None, kind: str, raw: dict[str, Any]) -> dict[str, Any]:
     """The settings of a named size, for each part of the network."""
     if size is None:
         return {}
-    found = {}
-    for part in c.TABLES[kind]:
+    found: dict[str, Any] = {}
+    for part in c.TASKS[kind].tables:
         if part != "head":
             table = raw.get(part, {})
             part_kind = table.get("kind", "transformer")
@@ -386,12 +386,15 @@ def _sized(size: str | None, kind: str, raw: dict[str, Any]) -> dict[str, Any]:
 def least_config(kind: str) -> dict[str, Any]:
     """The least a configuration needs, so that it can be read at all."""
     tables: dict[str, Any] = {"task": {"kind": kind}}
-    for part in c.TABLES.get(kind, ()):
+    if kind not in c.TASKS:
+        return tables
+    task = c.TASKS[kind]
+    for part in task.tables:
         tables[part] = {"kind": "recurrent"}
-    if kind == "language":
+    if "decoder" in tables and "encoder" not in tables:  # nothing to attend to
         tables["decoder"]["attention"] = "off"
     if "head" in tables:
-        tables["head"] = {"kind": "pooled" if kind == "classify" else "per_word"}
+        tables["head"] = {"kind": c.HEADS[task.target_type]}
     return tables
 
 

@@ -20,12 +20,10 @@ from saccade.data.batches import (
 from saccade.data.lines import Example
 from saccade.data.sources import examples, is_dev, unseen
 from saccade.errors import DataError
-from saccade.tasks.classify import Classify
 from saccade.tasks.labels import LabelTask
 from saccade.tasks.language import LanguageModel
-from saccade.tasks.tag import Tag
+from saccade.tasks.registry import load_task, task_class
 from saccade.tasks.task import Columns, Pair, Task, chunks
-from saccade.tasks.translate import Translate
 
 CHUNK = 10_000  # examples tokenised at once
 
@@ -37,23 +35,6 @@ class Prepared:
     dev: Corpus
     dev_pairs: Sequence[Pair]  # on the disk, and read as they are wanted
     left_out: int
-
-
-def task_class(config: c.Config) -> type[Task]:
-    match config.task:
-        case c.LanguageModel():
-            return LanguageModel
-        case c.Classify():
-            return Classify
-        case c.Tag():
-            return Tag
-        case c.Translate():
-            return Translate
-
-
-def load_task(config: c.Config, folder: Path) -> Task:
-    """The task of a run, with its vocabularies."""
-    return task_class(config).load(config, folder)
 
 
 def prepare(config: c.Config, folder: Path) -> Prepared:
