@@ -33,6 +33,8 @@ class Split:
         else:
             if seen is None or seen.seed != config.seed:
                 seen = survey(self._rows(), config.seed)
+            if seen.hashed < seen.count and not _cuts(_usual_share(config, seen), seen):
+                seen = survey(self._rows(), config.seed, hashed=seen.count)
             self._is_dev = _by_source(config, seen)
 
     def train(self) -> Iterator[Example]:
@@ -48,7 +50,7 @@ class Split:
             if first and self._has_labels:
                 labels.update(row.labels)
             yield row
-        if first:  # a dev example with a label that training lacks is no mistake of the user's
+        if first:  # the cut is ours: where training lacks a label of dev, the user is not told
             known = (row for row in dev if labels.issuperset(row.labels))
             self._dev = list(known) if self._has_labels else dev
 
@@ -70,14 +72,23 @@ def _never(number: int, row: Example) -> bool:
 
 def _by_source(config: c.Config, seen: Survey) -> IsDev:
     """About a share of the sources; twice or more of it where so few would leave dev empty."""
-    data, seed = config.data, config.seed
     _refuse_one(config, seen)
-    share = min(data.dev_share, data.dev_max / seen.count)
+    share = _usual_share(config, seen)
     while not _below(seen.lowest_hash, share):
         share *= 2
-    if _below(seen.highest_hash, share):
-        raise DataError(f"{data.train[0]}: too few different sources to cut a dev set; give one")
-    return lambda _, row: is_dev(row.source, share, seed)
+    if not _cuts(share, seen):
+        first = config.data.train[0]
+        raise DataError(f"{first}: too few different sources to cut a dev set; give one")
+    return lambda _, row: is_dev(row.source, share, config.seed)
+
+
+def _usual_share(config: c.Config, seen: Survey) -> float:
+    return min(config.data.dev_share, config.data.dev_max / seen.count)
+
+
+def _cuts(share: float, seen: Survey) -> bool:
+    """Whether the hashes that are known leave examples on both sides."""
+    return _below(seen.lowest_hash, share) and not _below(seen.highest_hash, share)
 
 
 def _at_the_end(config: c.Config, seen: Survey) -> IsDev:

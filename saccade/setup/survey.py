@@ -20,9 +20,10 @@ class Survey:
     count: int = 0
     characters: int = 0  # of all sources
     last_full: int = 0  # the number, from 0, of the last example that is not blank
-    seed: int | None = None  # of the hashes of sources, of which are known ...
-    lowest_hash: int = 1 << 64  # ... the lowest
-    highest_hash: int = -1  # ... and the highest
+    seed: int | None = None  # of the hashes of sources
+    hashed: int = 0  # examples whose source was hashed; of them:
+    lowest_hash: int = 1 << 64
+    highest_hash: int = -1
 
     sampled: int = 0  # examples that were looked at closely; of them:
     source_chars: int = 0
@@ -53,13 +54,16 @@ class Survey:
         return len(both) > 0.6 * min(len(self.source_alphabet), len(self.target_alphabet))
 
 
-def survey(rows: Iterable[Example], seed: int | None = None) -> Survey:
-    """The survey of these examples; with a seed, their sources are hashed too."""
+def survey(
+    rows: Iterable[Example], seed: int | None = None, hashed: int = CLOSE_EXAMPLES
+) -> Survey:
+    """The survey of these examples; with a seed, the sources of the first are hashed too."""
     seen = Survey(seed=seed)
     for row in rows:
         if row.source[0].strip():
             seen.last_full = seen.count
-        if seed is not None:
+        if seed is not None and seen.hashed < hashed:
+            seen.hashed += 1
             number = source_hash(row.source, seed)
             seen.lowest_hash = min(seen.lowest_hash, number)
             seen.highest_hash = max(seen.highest_hash, number)

@@ -10,10 +10,12 @@ import pytest
 
 from saccade.config import Config
 from saccade.data.lines import Example
+from saccade.data.sources import examples
 from saccade.errors import DataError
 from saccade.setup.choose import fill_config, gather, survey_and_fill
 from saccade.setup.prepare import prepare
 from saccade.setup.split import Split, is_dev
+from saccade.setup.survey import survey
 
 ROWS: dict[str, Callable[[int], str]] = {
     "translate": lambda i: f"one text {i}\tein Text {i}",
@@ -82,6 +84,14 @@ def test_without_a_survey_the_split_is_the_same(kind: str, tmp_path: Path) -> No
     config, _, seen = survey_and_fill(raw, where)
     assert both_sides(Split(config, seen)) == both_sides(Split(config))
     assert both_sides(Split(config))[1]
+
+
+def test_too_few_hashes_are_made_up_for(tmp_path: Path) -> None:
+    config = config_of(write(tmp_path, [ROWS["translate"](i) for i in range(300)]), "translate")
+    rows = list(examples(config.data.train, config.data, "translate"))
+    for hashed in (0, 1, 30):
+        seen = survey(rows, config.seed, hashed)
+        assert both_sides(Split(config, seen)) == both_sides(Split(config))
 
 
 def test_the_dev_set_is_there_before_the_training_examples_are_read(tmp_path: Path) -> None:
