@@ -67,7 +67,7 @@ class Scan:
             tallying.add(block.rows)
             self._count_labels(block.rows)
             for i, texts in enumerate(block.columns):
-                for code, row, at, message in characters.look(texts):
+                for code, row, at, message in characters.search(texts):
                     self._note(self.odd[code], i, block, row, at, message)
                 for form, row, at in forms(texts):
                     message = f"{form} letters, unlike most lines"

@@ -41,8 +41,7 @@ class Prepared:
 def prepare(config: c.Config, folder: Path, seen: Survey | None = None) -> Prepared:
     """Train the vocabularies, tokenise train and dev once, and leave all of it in the run.
 
-    With the survey of the training examples they are read twice (once more for a second
-    vocabulary); without it, once more.
+    `seen` is the survey of the training examples, if there is one: they are not surveyed again.
     """
     parts = Split(config, seen)
     task = task_class(config).fit(config, lambda: ((r.source, r.target) for r in parts.train()))
