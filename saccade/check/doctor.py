@@ -54,18 +54,18 @@ def check(data: c.Data, task: c.Task) -> Iterator[Finding]:
     letters = LetterClasses()
     train, dev = Scan(data.train, data, task, letters), Scan(data.dev, data, task, letters)
     unseen_tokens = [UnseenTokens(settings) for settings in task.tokenizers]
-    for block in dev.gather():  # before train, which is asked for its words
+    for block in dev.count_rows():  # before train, which is asked for its words
         if isinstance(block, Block):
             for i, texts in enumerate(block.columns):
                 token, file = unseen_tokens[side_of(i, len(block.columns), task)], dev.file(i)
                 for row, text in zip(block.rows, texts, strict=True):
-                    token.expect(f"{file}:{row.line}", text)
-    for block in train.gather():
+                    token.add_dev(f"{file}:{row.line}", text)
+    for block in train.count_rows():
         if isinstance(block, Defect):
             yield error(block)
             continue
         for i, texts in enumerate(block.columns):
-            unseen_tokens[side_of(i, len(block.columns), task)].meet(texts)
+            unseen_tokens[side_of(i, len(block.columns), task)].add_train(texts)
     if data.dev:
         yield from (error(row) for row in dev.rows() if isinstance(row, Defect))
     if data.dev and has_labels:
@@ -74,7 +74,7 @@ def check(data: c.Data, task: c.Task) -> Iterator[Finding]:
         return
     sample = TokenizerSample(task, len(train.tally), int(train.tally.source_len.sum()))
     for block in train.score(train):
-        sample.take(block)
+        sample.add(block)
     for _ in dev.score(train):
         pass
     notes: dict[str, Group] = defaultdict(Group)
@@ -97,8 +97,8 @@ def check(data: c.Data, task: c.Task) -> Iterator[Finding]:
 
 def _characters(notes: dict[str, Group], train: Scan, dev: Scan) -> None:
     """What the first pass has noted; of two forms of letters, the rarer one."""
-    for code in train.odd.keys() | dev.odd.keys():
-        notes[code] = merged(scan.odd[code] for scan in (train, dev))
+    for code in train.suspicious.keys() | dev.suspicious.keys():
+        notes[code] = merged(scan.suspicious[code] for scan in (train, dev))
     for column in range(len(train.triples)):
         both = [merged(s.forms[column, form] for s in (train, dev)) for form in FORMS]
         if all(group.count for group in both):

@@ -41,7 +41,7 @@ class Scan:
         self.tally = TallyBuilder().tally
         self.labels: Counter[str] = Counter()
         self.first: dict[str, tuple[int, str]] = {}  # where a label comes first: line, and text
-        self.odd: dict[str, Group] = defaultdict(Group)  # by the code of `characters`
+        self.suspicious: dict[str, Group] = defaultdict(Group)  # by the code of `characters`
         self.forms: dict[tuple[int, str], Group] = defaultdict(Group)  # by column and form
         self.triples: list[Array] = []  # how often each occurs, by column
         self.scores: list[tuple[Array, Array, Array]] = []  # own, other, size; by column
@@ -57,18 +57,18 @@ class Scan:
         picks = [*self.data.source, self.data.target]
         return self.paths[int(picks[column] or 1) - 1]
 
-    def gather(self) -> Iterator[Defect | Block]:
+    def count_rows(self) -> Iterator[Defect | Block]:
         """The first pass: the defects as they are met, and each block once it is counted."""
-        characters, tallying = Characters(), TallyBuilder()
+        characters, tally_builder = Characters(), TallyBuilder()
         for block in self._blocks():
             if isinstance(block, Defect):
                 yield block
                 continue
-            tallying.add(block.rows)
+            tally_builder.add(block.rows)
             self._count_labels(block.rows)
             for i, texts in enumerate(block.columns):
                 for code, row, at, message in characters.search(texts):
-                    self._note(self.odd[code], i, block, row, at, message)
+                    self._note(self.suspicious[code], i, block, row, at, message)
                 for form, row, at in forms(texts):
                     message = f"{form} letters, unlike most lines"
                     self._note(self.forms[i, form], i, block, row, at, message)
@@ -77,7 +77,7 @@ class Scan:
                     self.triples.append(np.zeros(profile.LETTER_CLASSES**3, np.int64))
                 self.triples[i] += profile.count(triples, counts)
             yield block
-        self.tally = tallying.tally
+        self.tally = tally_builder.tally
         if self._words:
             self._find_words()
 

@@ -33,16 +33,16 @@ class UnseenTokens:
         self.first: dict[str, tuple[str, str]] = {}  # where, and the text
         self.missing: dict[str, int] = {}  # how many times it has yet to be met
 
-    def expect(self, where: str, text: str) -> None:
-        """Take in a text of dev."""
+    def add_dev(self, where: str, text: str) -> None:
+        """Count the units of a text of dev."""
         units = alphabet(self.settings, text)
         self.dev.update(units)
         for unit in set(units) - self.first.keys():
             self.first[unit] = where, text
             self.missing[unit] = self.settings.min_count
 
-    def meet(self, texts: Sequence[str]) -> None:
-        """Take in texts of train."""
+    def add_train(self, texts: Sequence[str]) -> None:
+        """Strike off what texts of train have."""
         if not self.missing:
             return
         units = alphabet(self.settings, "\n".join(texts))
@@ -79,8 +79,8 @@ class TokenizerSample:
         self.shown: list[Example] = []  # spread over the file
         self.sample: list[list[str]] = [[] for _ in task.tokenizers]
 
-    def take(self, block: Block) -> None:
-        """Take in some rows."""
+    def add(self, block: Block) -> None:
+        """Take every so many rows of a block into the sample."""
         for i, texts in enumerate(block.columns):
             side = self.sample[side_of(i, len(block.columns), self.task)]
             side += texts[-block.start % self.stride :: self.stride]
