@@ -296,7 +296,8 @@ def _example(
         if not text.strip():
             row = "\t".join([*source, target or ""])
             return defect_at("blank-source", name, line, "the source is blank", row)
-    if target is not None and not (target.strip() and all(map(str.strip, others))):
+    blank = target is not None and not target.strip()
+    if blank or (others and not all(map(str.strip, others))):
         return defect_at("blank-target", name, line, "the target is blank", "\t".join(source))
     if target_type != "labels":
         return Example(source, target, name, line, others)
