@@ -69,18 +69,18 @@ def train(
     from saccade.training.stop import Interrupted, Stop
 
     with Stop() as stop:
-        from saccade.setup.choose import fill_config
+        from saccade.setup.choose import survey_and_fill
         from saccade.training.session import new_folder, save_unprepared, start
 
         raw, where = _gathered(data, task, dev, settings)
         try:
             with stop.interruptible():
-                config, reason = fill_config(raw, where)
+                config, reason, seen = survey_and_fill(raw, where)
         except Interrupted:
             _stopped(save_unprepared(raw, out))
         folder = new_folder(config, out)
         say(f"{config.data.train[0]}: {reason}; all settings are in {folder / 'config.toml'}")
-        _follow(start(config, folder, stop), folder)
+        _follow(start(config, folder, stop, seen), folder)
 
 
 @app.command()
@@ -341,7 +341,7 @@ def check(
     from collections import Counter
 
     from saccade.check.doctor import check as findings_of
-    from saccade.check.findings import error, table, together
+    from saccade.check.findings import error, grouped, table
     from saccade.data.lines import Defect, counted
     from saccade.errors import DataError
     from saccade.setup.choose import task_and_data
@@ -355,7 +355,7 @@ def check(
             raise
         found = iter([error(problem.defect)])
     levels: Counter[str] = Counter()
-    for finding in found if as_json else (groups := together(found)):
+    for finding in found if as_json else (groups := grouped(found)):
         levels[finding.level] += finding.count
         if as_json:
             print(json.dumps(finding.record(), ensure_ascii=False))

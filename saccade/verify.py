@@ -29,8 +29,9 @@ from saccade.nn.dropout import RowSlice, slice_of
 from saccade.nn.padded import Padded
 from saccade.runs import files
 from saccade.runs.run import check_ids, load
-from saccade.setup.prepare import load_task, reopen
+from saccade.setup.prepare import reopen
 from saccade.tasks.generate import SILENT
+from saccade.tasks.registry import load_task
 from saccade.tasks.task import Task
 from saccade.text.vocab import BOS, EOS
 from saccade.training import loop

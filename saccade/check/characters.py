@@ -142,13 +142,13 @@ _TRIGGERS = {
 
 @dataclass(slots=True)
 class Characters:
-    """Looks through blocks of texts; remembers which characters are harmless."""
+    """Searches blocks of texts; remembers which characters are harmless."""
 
     known: dict[str, tuple[str, ...]] = field(default_factory=dict)
     harmless: set[str] = field(default_factory=set)
 
-    def look(self, texts: Sequence[str]) -> Iterator[tuple[str, int, int, str]]:
-        """Every find in these texts, as (code, which text, where in it, message)."""
+    def search(self, texts: Sequence[str]) -> Iterator[tuple[str, int, int, str]]:
+        """Suspicious characters in these texts, as (code, which text, where in it, message)."""
         here = set("\n".join(texts))
         codes: set[str] = set()
         for char in here - self.harmless:

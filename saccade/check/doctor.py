@@ -1,7 +1,7 @@
 """The data doctor: what is wrong with the data of a configuration, with file and line.
 
 Files are read a few times, and never kept: `tally` finds what repeats or is too long,
-`characters` what the eye misses, `profile` what is in the wrong language, `pieces` what a
+`characters` what the eye misses, `profile` what is in the wrong language, `tokenizers` what a
 tokenizer makes of it. The rows that are to be shown are fetched at the end.
 """
 
@@ -17,17 +17,17 @@ import numpy as np
 from saccade import config as c
 from saccade.check import profile, tally
 from saccade.check.characters import visible
-from saccade.check.findings import ADVICE, KEPT, Finding, Group, Place, error, merged
-from saccade.check.pieces import Pieces, Unseen, settings_of, side_of
-from saccade.check.profile import Array, Letters
+from saccade.check.findings import ADVICE, KEPT_PLACES, Finding, Group, Place, error, merged
+from saccade.check.profile import Array, LetterClasses
 from saccade.check.scan import Block, Scan
+from saccade.check.tokenizers import TokenizerSample, UnseenTokens, side_of
+from saccade.data.layout import detect_layout
 from saccade.data.lines import Defect, Example, counted
-from saccade.data.shapes import shape
 from saccade.data.sources import unseen
 from saccade.errors import DataError
 
-PARAGRAPH = 100  # characters from which a line of plain text does not repeat by chance
-LABELLED = 100  # examples, before a label that occurs once is odd
+PARAGRAPH_CHARACTERS = 100  # from which a line of plain text does not repeat by chance
+MIN_LABELLED_ROWS = 100  # before a label that occurs once is odd
 FORMS = ("decomposed", "composed")  # of two equally frequent ones, the first is reported
 
 Say = Callable[[Example, Example], tuple[str, str]]  # (the row, its partner) -> message, text
@@ -35,7 +35,7 @@ Say = Callable[[Example, Example], tuple[str, str]]  # (the row, its partner) ->
 
 @dataclass(frozen=True, slots=True)
 class Pick:
-    """Rows that something is to be said of; `partners` are others that it is said by."""
+    """Rows with one kind of defect; `partners` are the rows that they are compared with."""
 
     code: str
     scan: Scan
@@ -43,51 +43,51 @@ class Pick:
     say: Say
     column: int = 0
     partners: Array | None = None
-    home: Scan | None = None  # of the partners
+    home: Scan | None = None  # where the partners are
 
 
 def check(data: c.Data, task: c.Task) -> Iterator[Finding]:
     """Errors as they are met, one by one; then warnings and information, a group for each code."""
-    kind = task.kind
+    has_labels = task.target_type in ("label", "labels")
     with contextlib.suppress(DataError):  # `read` says the same as a defect
-        data = shape(data.train, data, kind).fill(data)  # train decides how dev is read
-    letters = Letters()
-    train, dev = Scan(data.train, data, kind, letters), Scan(data.dev, data, kind, letters)
-    tokens = [Unseen(settings) for settings in settings_of(task)]
-    for block in dev.gather():  # before train, which is asked for its words
+        data = detect_layout(data.train, data, task.kind).fill(data)  # train decides for dev too
+    letters = LetterClasses()
+    train, dev = Scan(data.train, data, task, letters), Scan(data.dev, data, task, letters)
+    unseen_tokens = [UnseenTokens(settings) for settings in task.tokenizers]
+    for block in dev.count_rows():  # before train, which is asked for its words
         if isinstance(block, Block):
             for i, texts in enumerate(block.columns):
-                token, file = tokens[side_of(i, len(block.columns), task)], dev.file(i)
+                token, file = unseen_tokens[side_of(i, len(block.columns), task)], dev.file(i)
                 for row, text in zip(block.rows, texts, strict=True):
-                    token.expect(f"{file}:{row.line}", text)
-    for block in train.gather():
+                    token.add_dev(f"{file}:{row.line}", text)
+    for block in train.count_rows():
         if isinstance(block, Defect):
             yield error(block)
             continue
         for i, texts in enumerate(block.columns):
-            tokens[side_of(i, len(block.columns), task)].meet(texts)
+            unseen_tokens[side_of(i, len(block.columns), task)].add_train(texts)
     if data.dev:
         yield from (error(row) for row in dev.rows() if isinstance(row, Defect))
-    if data.dev and kind in ("classify", "tag"):
+    if data.dev and has_labels:
         yield from map(error, unseen(train.labels, dev.rows()))
     if not len(train.tally):
         return
-    pieces = Pieces(task, len(train.tally), int(train.tally.source_len.sum()))
+    sample = TokenizerSample(task, len(train.tally), int(train.tally.source_len.sum()))
     for block in train.score(train):
-        pieces.take(block)
+        sample.add(block)
     for _ in dev.score(train):
         pass
     notes: dict[str, Group] = defaultdict(Group)
     _characters(notes, train, dev)
     _labels(notes, train)
     picks = [*_repeats(train, dev), *_lengths(train, dev), *_languages(train, dev)]
-    _tell(notes, picks, train, dev)
+    _note_picks(notes, picks, train, dev)
     with contextlib.suppress(DataError):  # a sample may be too small where the whole is not
-        notes["tokenizer"] = pieces.group()
-    lost = [token.group() for token in tokens]
-    notes["unseen-token"] = merged(group for group, many in lost if many)
+        notes["tokenizer"] = sample.group()
+    unseen_groups = [token.group() for token in unseen_tokens]
+    notes["unseen-token"] = merged(group for group, many in unseen_groups if many)
     yield from (notes[code].finding(code) for code in ADVICE if notes[code].count)
-    few = merged(group for group, many in lost if not many)
+    few = merged(group for group, many in unseen_groups if not many)
     if few.count:
         yield few.finding("unseen-token", "info")
 
@@ -97,8 +97,8 @@ def check(data: c.Data, task: c.Task) -> Iterator[Finding]:
 
 def _characters(notes: dict[str, Group], train: Scan, dev: Scan) -> None:
     """What the first pass has noted; of two forms of letters, the rarer one."""
-    for code in train.odd.keys() | dev.odd.keys():
-        notes[code] = merged(scan.odd[code] for scan in (train, dev))
+    for code in train.suspicious.keys() | dev.suspicious.keys():
+        notes[code] = merged(scan.suspicious[code] for scan in (train, dev))
     for column in range(len(train.triples)):
         both = [merged(s.forms[column, form] for s in (train, dev)) for form in FORMS]
         if all(group.count for group in both):
@@ -111,18 +111,18 @@ def _labels(notes: dict[str, Group], train: Scan) -> None:
     labels = train.labels
     file = train.file(len(train.data.source))
     often = {label: n for label, n in labels.items() if n > 1}
-    if len(train.tally) >= LABELLED:
+    if len(train.tally) >= MIN_LABELLED_ROWS:
         for label in labels.keys() - often.keys():
             line, text = train.first[label]
             notes["rare-label"].add(f"{file}:{line}", f"the label {label!r} occurs once", text)
         notes["rare-label"].places.sort(key=lambda place: int(place.where.rpartition(":")[2]))
-    if train.kind == "classify" and often and len(train.tally) >= LABELLED:
+    if train.target_type == "label" and often and len(train.tally) >= MIN_LABELLED_ROWS:
         total = sum(often.values())
         top, low = max(often, key=often.__getitem__), min(often, key=often.__getitem__)
         if often[top] >= 0.9 * total or often[low] * 20 < total / len(often):
-            told = f"{low!r} has {often[low]:,} of {total:,} examples, {top!r} has {often[top]:,}"
+            shares = f"{low!r} has {often[low]:,} of {total:,} examples, {top!r} has {often[top]:,}"
             line, text = train.first[low]
-            notes["imbalance"].add(f"{file}:{line}", told, text)
+            notes["imbalance"].add(f"{file}:{line}", shares, text)
     spelt: dict[str, list[str]] = defaultdict(list)
     for label in labels:
         plain = unicodedata.normalize("NFKC", label).casefold()
@@ -137,22 +137,22 @@ def _labels(notes: dict[str, Group], train: Scan) -> None:
 
 def _repeats(train: Scan, dev: Scan) -> Iterator[Pick]:
     """Rows that are there twice, in both files, or with two targets."""
-    shortest = PARAGRAPH if train.kind == "language" else 0
+    shortest = PARAGRAPH_CHARACTERS if train.target_type == "none" else 0
     rows, there = tally.leaks(train.tally, dev.tally, shortest)
     yield Pick("leak", dev, rows, _leaks, 0, there, train)
     for scan in (train, dev):
         rows, first = tally.repeats(scan.tally, shortest)
         yield Pick("duplicate", scan, rows, _repeated, 0, first, scan)
     rows, first, ceiling = tally.conflicts(train.tally)
-    if train.kind in ("classify", "tag"):
+    if train.target_type in ("label", "labels"):
         yield Pick("conflict", train, rows, _contradicts, 0, first, train)
-    if len(rows) and train.kind != "language":
-        yield Pick("ceiling", train, rows[:1], _ceiling(ceiling, train.kind))
+    if len(rows) and train.target_type != "none":
+        yield Pick("ceiling", train, rows[:1], _ceiling(ceiling, train.target_type))
 
 
 def _lengths(train: Scan, dev: Scan) -> Iterator[Pick]:
     """Rows that are far longer than others, or far longer than their partner; shifted ones."""
-    text = train.kind == "translate"
+    text = train.target_type == "text"
     for scan in (train, dev):
         full = train.tally.source_len[train.tally.source_len > 0]
         rows = np.flatnonzero(scan.tally.source_len > tally.longest_usual(full))
@@ -181,7 +181,7 @@ def _languages(train: Scan, dev: Scan) -> Iterator[Pick]:
     """Rows whose letters follow each other as on the other side, or as on none."""
     last = len(train.scores) - 1
     usual = [profile.usual(own, size) for own, _, size in train.scores]
-    two = train.kind == "translate" and all(profile.apart(*s) for s in train.scores[:: last or 1])
+    two = train.target_type == "text" and all(profile.apart(*s) for s in train.scores[:: last or 1])
     for scan in (train, dev):
         none = [np.zeros(len(scan.tally), bool)] * len(scan.scores)
         other = list(none)
@@ -203,17 +203,17 @@ def _languages(train: Scan, dev: Scan) -> Iterator[Pick]:
 # --- what is said ---------------------------------------------------------------------------------
 
 
-def _tell(notes: dict[str, Group], picks: list[Pick], train: Scan, dev: Scan) -> None:
-    """Note the picks, with their rows fetched."""
+def _note_picks(notes: dict[str, Group], picks: list[Pick], train: Scan, dev: Scan) -> None:
+    """Fetch the rows that are to be shown, and note what is wrong with them."""
     wanted: dict[Scan, set[int]] = {train: set(), dev: set()}
     for pick in picks:
-        wanted[pick.scan].update(pick.rows[:KEPT].tolist())
+        wanted[pick.scan].update(pick.rows[:KEPT_PLACES].tolist())
         if pick.partners is not None:
-            wanted[pick.home or pick.scan].update(pick.partners[:KEPT].tolist())
+            wanted[pick.home or pick.scan].update(pick.partners[:KEPT_PLACES].tolist())
     rows = {scan: scan.fetch(some) for scan, some in wanted.items()}
     for pick in picks:
         group = Group(len(pick.rows))
-        for i, number in enumerate(pick.rows[:KEPT].tolist()):
+        for i, number in enumerate(pick.rows[:KEPT_PLACES].tolist()):
             row = partner = rows[pick.scan][number]
             if pick.partners is not None:
                 partner = rows[pick.home or pick.scan][int(pick.partners[i])]
@@ -238,8 +238,8 @@ def _contradicts(row: Example, first: Example) -> tuple[str, str]:
     return f"{word!r} is tagged {tag!r}, but {other!r} at {first.where}", _source(row)
 
 
-def _ceiling(share: float, kind: str) -> Say:
-    thing = {"classify": "labels", "tag": "tags"}.get(kind, "targets")
+def _ceiling(share: float, target_type: c.TargetType) -> Say:
+    thing = {"label": "labels", "labels": "tags"}.get(target_type, "targets")
 
     def say(row: Example, _: Example) -> tuple[str, str]:
         best = floor(share * 10_000) / 100  # not 100 % where one is in doubt

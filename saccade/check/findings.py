@@ -13,8 +13,8 @@ from saccade.data.lines import Defect
 
 Level = Literal["error", "warning", "info"]
 
-KEPT = 20  # places of a finding that are remembered
-SHOWN = 3  # ... and printed in the table
+KEPT_PLACES = 20  # of a finding
+SHOWN_PLACES = 3  # in the table
 
 ADVICE: dict[str, tuple[Level, str]] = {
     "leak": ("warning", "remove it from one of the two files: it makes dev scores too good"),
@@ -77,14 +77,14 @@ def error(defect: Defect) -> Finding:
 
 @dataclass(slots=True)
 class Group:
-    """What is alike: how often, and the first places."""
+    """Findings of one code: how many there are, and the first places."""
 
     count: int = 0
     places: list[Place] = field(default_factory=list)
 
     def add(self, where: str, message: str, text: str = "") -> None:
         self.count += 1
-        if len(self.places) < KEPT:
+        if len(self.places) < KEPT_PLACES:
             self.places.append(Place(where, message, text))
 
     def finding(self, code: str, level: Level | None = None) -> Finding:
@@ -97,7 +97,7 @@ def merged(groups: Iterable[Group]) -> Group:
     whole = Group()
     for group in groups:
         whole.count += group.count
-        whole.places = (whole.places + group.places)[:KEPT]
+        whole.places = (whole.places + group.places)[:KEPT_PLACES]
     return whole
 
 
@@ -105,7 +105,7 @@ def table(findings: Iterable[Finding]) -> Iterator[str]:
     """The findings as lines of a table, each with its first places and what to do."""
     rows = [("level", "code", "count", "where", "what was found, and what to do")]
     for one in findings:
-        shown = one.places if one.code == "tokenizer" else one.places[:SHOWN]
+        shown = one.places if one.code == "tokenizer" else one.places[:SHOWN_PLACES]
         for i, place in enumerate(shown):
             said = f"{place.message}: {place.text}" if place.text else place.message
             lead = (one.level, one.code, f"{one.count:,}") if i == 0 else ("", "", "")
@@ -120,7 +120,7 @@ def table(findings: Iterable[Finding]) -> Iterator[str]:
         yield "  ".join([*cells, row[4]]).rstrip()
 
 
-def together(findings: Iterable[Finding]) -> list[Finding]:
+def grouped(findings: Iterable[Finding]) -> list[Finding]:
     """The findings, those of one level and code as one; errors first, information last."""
     groups: dict[tuple[Level, str], Group] = {}
     advice: dict[tuple[Level, str], str] = {}
@@ -129,7 +129,7 @@ def together(findings: Iterable[Finding]) -> list[Finding]:
         advice.setdefault(key, one.advice)
         group = groups.setdefault(key, Group())
         group.count += one.count
-        group.places += one.places[: KEPT - len(group.places)]
+        group.places += one.places[: KEPT_PLACES - len(group.places)]
     levels = ("error", "warning", "info")
     return [
         Finding(level, code, group.count, advice[level, code], tuple(group.places))

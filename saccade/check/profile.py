@@ -14,13 +14,13 @@ import numpy as np
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-LETTERS = 64  # classes of characters: 0 is not met yet, 1 is all that is no letter
-OWN = 54  # ... the most frequent letters have one each, the others share the rest
-LONGEST = 500  # characters of a line that are looked at
-PRIOR = 10.0  # how many sights of a pair its triples are worth before they are seen
+LETTER_CLASSES = 64  # of characters: 0 is not met yet, 1 is all that is not a letter
+OWN_CLASSES = 54  # ... the most frequent letters have one each, the others share the rest
+LINE_CHARACTERS = 500  # of a line, that are looked at
+PRIOR_COUNT = 10.0  # pseudo-counts of the shorter context, in the smoothing
 
 
-class Letters:
+class LetterClasses:
     """Characters to classes, the same for all sides; filled as characters are met."""
 
     def __init__(self) -> None:
@@ -31,10 +31,12 @@ class Letters:
     def triples(self, texts: Sequence[str]) -> tuple[Array, Array, Array]:
         """The triple at each position of all texts, whether it counts, and where texts begin.
 
-        It counts if its middle is a letter and not both ends are none.
+        It counts if its middle and at least one end are letters.
         """
-        cut = [text[:LONGEST] for text in texts]
-        if not unicodedata.is_normalized("NFC", "".join(cut)):  # how it is written is no language
+        cut = [text[:LINE_CHARACTERS] for text in texts]
+        if not unicodedata.is_normalized(
+            "NFC", "".join(cut)
+        ):  # the form of the letters says nothing of the language
             cut = [unicodedata.normalize("NFC", text) for text in cut]
         whole = "\n\n".join(cut) + "\n\n\n"  # two, so that no triple is of two lines
         if new := set(whole) - self.met:
@@ -54,24 +56,26 @@ class Letters:
                 self.table[ord(char)] = 1
                 continue
             if not self.table[ord(small)]:
-                own = self.next < OWN
-                self.table[ord(small)] = self.next if own else OWN + ord(small) % (LETTERS - OWN)
+                own = self.next < OWN_CLASSES
+                self.table[ord(small)] = (
+                    self.next if own else OWN_CLASSES + ord(small) % (LETTER_CLASSES - OWN_CLASSES)
+                )
                 self.next += own
             self.table[ord(char)] = self.table[ord(small)]
 
 
 def count(triples: Array, counts: Array) -> Array:
     """How often each triple occurs."""
-    return np.bincount(triples[counts], minlength=LETTERS**3)
+    return np.bincount(triples[counts], minlength=LETTER_CLASSES**3)
 
 
 def log_probs(counted: Array, itself: int) -> Array:
     """log p(last letter | the two before), as a table; backs off to pairs, and to letters.
 
-    `itself` is 1 for lines that were counted: then one sight of each triple is left out, the
-    line's own, or its partner's, which has the same names.
+    `itself` is 1 for lines that were counted: then each triple counts one less, for the line's
+    own (or its partner's, where names are the same).
     """
-    three = counted.reshape(LETTERS, LETTERS, LETTERS).astype(np.float64)
+    three = counted.reshape(LETTER_CLASSES, LETTER_CLASSES, LETTER_CLASSES).astype(np.float64)
     two, one = three.sum(0), three.sum((0, 1))
     kinds = max(int(np.count_nonzero(one)), 2)
     p1 = (one + 0.5) / (one.sum() + 0.5 * kinds)
@@ -82,7 +86,7 @@ def log_probs(counted: Array, itself: int) -> Array:
 def _backed(counted: Array, shorter: Array, itself: int) -> Array:
     others = np.maximum(counted - itself, 0.0)
     total = np.maximum(counted.sum(-1, keepdims=True) - itself, 0.0)
-    mixed: Array = (others + PRIOR * shorter) / (total + PRIOR)
+    mixed: Array = (others + PRIOR_COUNT * shorter) / (total + PRIOR_COUNT)
     return mixed
 
 
@@ -105,7 +109,7 @@ def apart(own: Array, other: Array, size: Array) -> bool:
 def fits_other(own: Array, other: Array, size: Array) -> Array:
     """Which lines the other side's profile explains clearly better than their own."""
     gain = other - own
-    return _few((gain > 0.6 * size) & (gain > 25))
+    return _unless_many((gain > 0.6 * size) & (gain > 25))
 
 
 def fits_none(own: Array, size: Array, usual: tuple[float, float]) -> Array:
@@ -114,7 +118,7 @@ def fits_none(own: Array, size: Array, usual: tuple[float, float]) -> Array:
     mean = own / np.maximum(size, 1)
     far = (mean - middle) * np.sqrt(size) < -9 * spread
     limit = -3.0 if middle < -1.2 else -4.0  # where few words are used, a new word is news
-    return _few((size >= 25) & (mean < middle - 1) & (mean < limit) & far)
+    return _unless_many((size >= 25) & (mean < middle - 1) & (mean < limit) & far)
 
 
 def usual(own: Array, size: Array) -> tuple[float, float] | None:
@@ -128,6 +132,6 @@ def usual(own: Array, size: Array) -> tuple[float, float] | None:
     return middle, max(float(high - low) / 1.35, 0.3)
 
 
-def _few(flags: Array) -> Array:
+def _unless_many(flags: Array) -> Array:
     """The flags, unless they are so many that the side is of several languages by design."""
     return flags if flags.sum() <= max(3, 0.1 * len(flags)) else np.zeros(len(flags), bool)

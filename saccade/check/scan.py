@@ -14,13 +14,13 @@ import numpy as np
 from saccade import config as c
 from saccade.check import profile
 from saccade.check.characters import Characters, forms, visible
-from saccade.check.findings import KEPT, Group
-from saccade.check.profile import Array, Letters
-from saccade.check.tally import Growing, Tallying
+from saccade.check.findings import KEPT_PLACES, Group
+from saccade.check.profile import Array, LetterClasses
+from saccade.check.tally import GrowingArray, TallyBuilder
 from saccade.data.lines import Defect, Example, FileError, cells_of, lines_of
 from saccade.data.sources import read
 
-ROWS, CHARACTERS = 4096, 1 << 20  # of a block
+BLOCK_ROWS, BLOCK_CHARACTERS = 4096, 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,21 +33,22 @@ class Block:
 
 
 class Scan:
-    """The rows of train, or of dev: read again and again, never kept."""
+    """The rows of train, or of dev: read several times, never kept."""
 
-    def __init__(self, paths: tuple[str, ...], data: c.Data, kind: str, letters: Letters):
-        self.paths, self.data, self.kind, self.letters = paths, data, kind, letters
-        self.tally = Tallying().tally
+    def __init__(self, paths: tuple[str, ...], data: c.Data, task: c.Task, letters: LetterClasses):
+        self.paths, self.data, self.letters = paths, data, letters
+        self.task_kind, self.target_type = task.kind, task.target_type
+        self.tally = TallyBuilder().tally
         self.labels: Counter[str] = Counter()
         self.first: dict[str, tuple[int, str]] = {}  # where a label comes first: line, and text
-        self.odd: dict[str, Group] = defaultdict(Group)  # by the code of `characters`
+        self.suspicious: dict[str, Group] = defaultdict(Group)  # by the code of `characters`
         self.forms: dict[tuple[int, str], Group] = defaultdict(Group)  # by column and form
         self.triples: list[Array] = []  # how often each occurs, by column
         self.scores: list[tuple[Array, Array, Array]] = []  # own, other, size; by column
         self._words: list[tuple[int, str, Group, int]] = []  # line, word, and the place it has
 
     def rows(self) -> Iterator[Example | Defect]:
-        return read(self.paths, self.data, self.kind)
+        return read(self.paths, self.data, self.task_kind)
 
     def file(self, column: int) -> str:
         """The file in which a column is."""
@@ -56,46 +57,46 @@ class Scan:
         picks = [*self.data.source, self.data.target]
         return self.paths[int(picks[column] or 1) - 1]
 
-    def gather(self) -> Iterator[Defect | Block]:
+    def count_rows(self) -> Iterator[Defect | Block]:
         """The first pass: the defects as they are met, and each block once it is counted."""
-        characters, tallying = Characters(), Tallying()
+        characters, tally_builder = Characters(), TallyBuilder()
         for block in self._blocks():
             if isinstance(block, Defect):
                 yield block
                 continue
-            tallying.add(block.rows)
+            tally_builder.add(block.rows)
             self._count_labels(block.rows)
             for i, texts in enumerate(block.columns):
-                for code, row, at, message in characters.look(texts):
-                    self._note(self.odd[code], i, block, row, at, message)
+                for code, row, at, message in characters.search(texts):
+                    self._note(self.suspicious[code], i, block, row, at, message)
                 for form, row, at in forms(texts):
                     message = f"{form} letters, unlike most lines"
                     self._note(self.forms[i, form], i, block, row, at, message)
                 triples, counts, _ = self.letters.triples(texts)
                 if len(self.triples) == i:
-                    self.triples.append(np.zeros(profile.LETTERS**3, np.int64))
+                    self.triples.append(np.zeros(profile.LETTER_CLASSES**3, np.int64))
                 self.triples[i] += profile.count(triples, counts)
             yield block
-        self.tally = tallying.tally
+        self.tally = tally_builder.tally
         if self._words:
             self._find_words()
 
     def score(self, train: "Scan") -> Iterator[Block]:
         """The second pass: how well profiles explain each text; each block once it is scored.
 
-        Of a translation, the other side's profile is tried too.
+        Where the target is a text, the other side's profile is tried too.
         """
         tables = [profile.log_probs(counted, int(train is self)) for counted in train.triples]
         last = len(tables) - 1
         types = (np.float32, np.float32, np.int32)
-        grown = [tuple(Growing(t) for t in types) for _ in tables]
+        grown = [tuple(GrowingArray(t) for t in types) for _ in tables]
         for block in self._blocks():
             if isinstance(block, Defect):
                 continue
             for i, texts in enumerate(block.columns):
                 found = self.letters.triples(texts)
                 mine = theirs = profile.total(tables[i], *found)
-                if self.kind == "translate" and i in (0, last):
+                if self.target_type == "text" and i in (0, last):
                     theirs = profile.total(tables[last - i], *found)
                 sizes = profile.sizes(*found[1:])
                 for column, more in zip(grown[i], (mine, theirs, sizes), strict=True):
@@ -124,33 +125,33 @@ class Scan:
                 continue
             rows.append(row)
             size += len(row.source[0]) + 8 * len(row.source) + len(row.target or "")
-            if len(rows) == ROWS or size > CHARACTERS:
+            if len(rows) == BLOCK_ROWS or size > BLOCK_CHARACTERS:
                 yield Block(start, rows, self._columns(rows))
                 start, rows, size = start + len(rows), [], 0
         if rows:
             yield Block(start, rows, self._columns(rows))
 
     def _columns(self, rows: list[Example]) -> list[list[str]]:
-        if self.kind == "tag":
+        if self.target_type == "labels":
             return [[" ".join(row.source) for row in rows]]
         texts = [list(column) for column in zip(*(row.source for row in rows), strict=True)]
-        if self.kind == "translate":
+        if self.target_type == "text":
             texts.append([str(row.target) for row in rows])
         return texts
 
     def _count_labels(self, rows: list[Example]) -> None:
-        if self.kind not in ("classify", "tag"):
+        if self.target_type not in ("label", "labels"):
             return
-        here = Counter(chain.from_iterable(map(_labels_of, rows)))
+        here = Counter(chain.from_iterable(row.labels for row in rows))
         for label in here.keys() - self.labels.keys():
-            row = next(row for row in rows if label in _labels_of(row))
+            row = next(row for row in rows if label in row.labels)
             self.first[label] = row.line, visible(" ".join(row.source))
         self.labels.update(here)
 
     def _note(
         self, group: Group, column: int, block: Block, row: int, at: int, message: str
     ) -> None:
-        if len(group.places) == KEPT:
+        if len(group.places) == KEPT_PLACES:
             group.count += 1
             return
         text, line = block.columns[column][row], block.rows[row].line
@@ -160,7 +161,7 @@ class Scan:
         group.add(f"{self.file(column)}:{line}", message, visible(text, at))
 
     def _find_words(self) -> None:
-        """Where a line is a word, let what was noted of a word name its line."""
+        """Where a line is a word, give what was noted of a word that word's line."""
         wanted = sorted(self._words, key=lambda one: one[0])
         with contextlib.suppress(FileError):
             for number, text in enumerate(lines_of(self.paths[0]), 1):
@@ -172,7 +173,3 @@ class Scan:
                     found = replace(group.places[index], where=f"{self.paths[0]}:{number}")
                     group.places[index] = found
                     wanted.remove(one)
-
-
-def _labels_of(row: Example) -> tuple[str, ...]:
-    return (row.target,) if isinstance(row.target, str) else row.target or ()

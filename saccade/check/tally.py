@@ -14,14 +14,14 @@ from saccade.data.lines import Example
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-ENOUGH = 30  # rows, before anything is said about lengths
-SHIFT = 3  # lines by which aligned files are tried to be shifted
-STRETCH = 200_000  # rows looked at together for it
+MIN_ROWS = 30  # before anything is said about lengths
+MAX_SHIFT_LINES = 3  # by which aligned files are compared
+STRETCH_ROWS = 200_000  # searched for a shift at once
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """A column a number, a row an example."""
+    """A few numbers for each example, each an array."""
 
     lines: Array
     source: Array  # hashes
@@ -33,30 +33,32 @@ class Tally:
         return len(self.lines)
 
 
-class Growing:
+class GrowingArray:
     """An array that grows at its end, without a second copy of what it holds."""
 
     def __init__(self, dtype: type[np.generic]):
-        self._room = np.zeros(1024, dtype)
+        self._buffer = np.zeros(1024, dtype)
         self._size = 0
 
     def extend(self, more: Array) -> None:
         end = self._size + len(more)
-        if end > len(self._room):
-            self._room.resize(end + end // 4, refcheck=False)
-        self._room[self._size : end] = more
+        if end > len(self._buffer):
+            self._buffer.resize(end + end // 4, refcheck=False)
+        self._buffer[self._size : end] = more
         self._size = end
 
     @property
     def values(self) -> Array:
-        return self._room[: self._size]
+        return self._buffer[: self._size]
 
 
-class Tallying:
-    """A tally in the making."""
+class TallyBuilder:
+    """Builds a tally, some rows at a time."""
 
     def __init__(self) -> None:
-        self._columns = [Growing(t) for t in (np.int32, np.int64, np.int64, np.int32, np.int32)]
+        self._columns = [
+            GrowingArray(t) for t in (np.int32, np.int64, np.int64, np.int32, np.int32)
+        ]
 
     def add(self, rows: Sequence[Example]) -> None:
         n = len(rows)
@@ -140,7 +142,7 @@ def leaks(train: Tally, dev: Tally, shortest: int) -> tuple[Array, Array]:
 
 def longest_usual(lengths: Array) -> float:
     """The length above which a line is an outlier among these: far beyond the upper quartile."""
-    if len(lengths) < ENOUGH:
+    if len(lengths) < MIN_ROWS:
         return np.inf
     low, high = np.percentile(np.log(np.maximum(lengths, 1)), [25, 75])
     reach = min(5 * max(high - low, 0.3), np.log(50.0))
@@ -158,7 +160,7 @@ def ratios(tally: Tally) -> Array:
 
 def usual_ratios(found: Array) -> tuple[float, float]:
     """The lowest and the highest ratio (logarithms) that are no outliers."""
-    if len(found) < ENOUGH:
+    if len(found) < MIN_ROWS:
         return -np.inf, np.inf
     low, middle, high = np.percentile(found, [25, 50, 75])
     reach = max(6 * (high - low), np.log(3.0))
@@ -174,8 +176,8 @@ def shifted(tally: Tally) -> tuple[int, int, int] | None:
     A partner has about the length of its line. The stretch is sought in which lines as far apart
     as the shift fit so much better that chance does not explain it.
     """
-    for start in range(0, len(tally), STRETCH):
-        stop = min(start + STRETCH, len(tally))
+    for start in range(0, len(tally), STRETCH_ROWS):
+        stop = min(start + STRETCH_ROWS, len(tally))
         if found := _shifted(tally.source_len[start:stop], tally.target_len[start:stop]):
             first, last, shift = found
             return start + first, start + last, shift
@@ -185,13 +187,13 @@ def shifted(tally: Tally) -> tuple[int, int, int] | None:
 def _shifted(source_len: Array, target_len: Array) -> tuple[int, int, int] | None:
     best: tuple[float, tuple[int, int, int]] | None = None
     n = len(source_len)
-    if n < ENOUGH:
+    if n < MIN_ROWS:
         return None
     source, target = np.log(source_len + 10.0), np.log(target_len + 10.0)
     usual = np.median(target - source)
     here = np.abs(target - source - usual)
     scale = max(float(np.median(here)), 0.02)
-    for shift in [k for k in range(-SHIFT, SHIFT + 1) if k]:
+    for shift in [k for k in range(-MAX_SHIFT_LINES, MAX_SHIFT_LINES + 1) if k]:
         first, stop = max(0, -shift), min(n, n - shift)
         there = np.abs(target[first:stop] - source[first + shift : stop + shift] - usual)
         gain = np.clip((here[first:stop] - there) / scale, -3, 3)

@@ -5,7 +5,9 @@ Imports no torch: reading a configuration is instant.
 
 from saccade.config.legacy import modernize
 from saccade.config.schema import (
+    HEADS,
     TABLES,
+    TASKS,
     Classify,
     Column,
     Config,
@@ -22,6 +24,7 @@ from saccade.config.schema import (
     RecurrentDecoder,
     RecurrentEncoder,
     Tag,
+    TargetType,
     Task,
     Tokenizer,
     Train,
@@ -42,7 +45,9 @@ from saccade.config.toml import (
 )
 
 __all__ = [
+    "HEADS",
     "TABLES",
+    "TASKS",
     "Classify",
     "Column",
     "Config",
@@ -59,6 +64,7 @@ __all__ = [
     "RecurrentDecoder",
     "RecurrentEncoder",
     "Tag",
+    "TargetType",
     "Task",
     "Tokenizer",
     "Train",

@@ -4,7 +4,7 @@ A configuration names a task, its data, the parts of a network, and how to train
 Alternatives are tagged unions (`kind`), so the type is the registry.
 """
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -42,9 +42,27 @@ class Tokenizer(Strict):
 
 # --- tasks ----------------------------------------------------------------------------------------
 
+Part = Literal["encoder", "decoder", "head"]
+TargetType = Literal["none", "text", "label", "labels"]  # labels: one for each word of the source
 
-class LanguageModel(Strict):
+
+class TaskSettings(Strict):
+    """What a task tells the rest of the toolkit about itself."""
+
+    tables: ClassVar[tuple[Part, ...]]  # the parts of its network
+    target_type: ClassVar[TargetType]  # what an example has beside its source
+
+    @property
+    def tokenizers(self) -> tuple[Tokenizer, ...]:
+        """One for all texts, or one for the sources and one for a target that is text."""
+        raise NotImplementedError
+
+
+class LanguageModel(TaskSettings):
     """Plain text; the next token. Perplexity and bits per character; completes a prefix."""
+
+    tables = ("decoder",)
+    target_type = "none"
 
     kind: Literal["language"] = "language"
     tokenizer: Tokenizer = Tokenizer(kind="char")
@@ -53,23 +71,44 @@ class LanguageModel(Strict):
     # the window of a Transformer, the length of truncated back-propagation of an RNN
     context: Positive = 128
 
+    @property
+    def tokenizers(self) -> tuple[Tokenizer, ...]:
+        return (self.tokenizer,)
 
-class Classify(Strict):
+
+class Classify(TaskSettings):
     """Text to a label; several text columns are read one after the other."""
+
+    tables = ("encoder", "head")
+    target_type = "label"
 
     kind: Literal["classify"] = "classify"
     tokenizer: Tokenizer = Tokenizer(kind="word", size=30000, split_punctuation=True)
 
+    @property
+    def tokenizers(self) -> tuple[Tokenizer, ...]:
+        return (self.tokenizer,)
 
-class Tag(Strict):
+
+class Tag(TaskSettings):
     """A label for every word."""
+
+    tables = ("encoder", "head")
+    target_type = "labels"
 
     kind: Literal["tag"] = "tag"
     tokenizer: Tokenizer = Tokenizer(kind="bpe", size=4000)
 
+    @property
+    def tokenizers(self) -> tuple[Tokenizer, ...]:
+        return (self.tokenizer,)
 
-class Translate(Strict):
+
+class Translate(TaskSettings):
     """Text to text, whatever the two are."""
+
+    tables = ("encoder", "decoder")
+    target_type = "text"
 
     kind: Literal["translate"] = "translate"
     source: Tokenizer = Tokenizer()
@@ -78,8 +117,17 @@ class Translate(Strict):
     # the best model is by this
     metric: Literal["bleu", "chrf", "sequence_error", "token_error"] = "bleu"
 
+    @property
+    def tokenizers(self) -> tuple[Tokenizer, ...]:
+        return (self.source,) if self.joint else (self.source, self.target)
+
 
 Task = Annotated[LanguageModel | Classify | Tag | Translate, Field(discriminator="kind")]
+
+TASKS: dict[str, type[TaskSettings]] = {
+    task.model_fields["kind"].default: task for task in get_args(get_args(Task)[0])
+}
+TABLES = {kind: task.tables for kind, task in TASKS.items()}
 
 
 class Data(Strict):
@@ -223,6 +271,7 @@ class PerWord(Strict):
 
 
 Head = Annotated[Pooled | PerWord, Field(discriminator="kind")]
+HEADS = {"label": "pooled", "labels": "per_word"}  # which head writes which type of target
 
 
 # --- training and decoding ------------------------------------------------------------------------
@@ -331,7 +380,7 @@ class Config(Strict):
     @model_validator(mode="after")
     def fits(self) -> Self:
         """A task says which parts a network has."""
-        wanted = TABLES[self.task.kind]
+        wanted = self.task.tables
         for part in ("encoder", "decoder", "head"):
             if part in wanted and getattr(self, part) is None:
                 raise ValueError(f"the task '{self.task.kind}' needs a table [{part}]")
@@ -339,8 +388,7 @@ class Config(Strict):
                 raise ValueError(
                     f"the task '{self.task.kind}' has no {part}: remove the table [{part}]"
                 )
-        if self.head and isinstance(self.head, Pooled) != (self.task.kind == "classify"):
-            kind = "pooled" if self.task.kind == "classify" else "per_word"
+        if self.head and self.head.kind != (kind := HEADS[self.task.target_type]):
             raise ValueError(f"head: the task '{self.task.kind}' needs kind = '{kind}'")
         if self.train.scheduled_sampling and self.task.kind != "translate":
             raise ValueError("train: scheduled_sampling is for the task 'translate' alone")
@@ -383,11 +431,3 @@ class Config(Strict):
                     "task: joint needs the same settings in task.source and task.target"
                 )
         return self
-
-
-TABLES = {
-    "language": ("decoder",),
-    "classify": ("encoder", "head"),
-    "tag": ("encoder", "head"),
-    "translate": ("encoder", "decoder"),
-}

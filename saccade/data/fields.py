@@ -13,6 +13,7 @@ from typing import Any, Self
 
 from saccade import config as c
 from saccade.data.corpora import Column
+from saccade.data.lines import labels_of
 from saccade.text.tokenizers import Tokenizer
 from saccade.text.vocab import Inventory, Vocab
 
@@ -148,8 +149,3 @@ class Labels(Field):
     @classmethod
     def load(cls, path: Path) -> Self:
         return cls(Vocab.load(path))
-
-
-def labels_of(target: Cell) -> tuple[str, ...]:
-    """The labels of a target: one, one for each word, or none."""
-    return (target,) if isinstance(target, str) else tuple(target or ())

@@ -12,10 +12,12 @@ import json
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
-BLOCK = 1 << 20  # bytes read at once
-SHOWN = 80  # characters of a line that a defect keeps
+BLOCK_BYTES = 1 << 20  # read at once
+SHOWN_CHARACTERS = 80  # of a line, that a defect keeps
+
+Target: TypeAlias = str | tuple[str, ...]  # a text or a label; a label for each word
 
 ADVICE = {
     "blank-source": "fill it in, or remove the row",
@@ -40,24 +42,34 @@ ADVICE = {
 }
 
 
+def labels_of(target: Target | None) -> tuple[str, ...]:
+    """A target as labels: one, one for each word, or none."""
+    return (target,) if isinstance(target, str) else target or ()
+
+
 @dataclass(frozen=True, slots=True)
 class Example:
-    source: tuple[str, ...]  # the text columns; for `tag` the words; for plain text the line
-    target: (
-        str | tuple[str, ...] | None
-    )  # a text, a label, one tag a word; None where there is none
+    """What is read, what is to be learned from it, and where in the files it stands."""
+
+    source: tuple[str, ...]  # the text columns; where each word has a label the words
+    target: Target | None
     file: str = ""
     line: int = 0
-    others: tuple[str | tuple[str, ...], ...] = ()  # further targets that are as right
+    others: tuple[Target, ...] = ()  # further targets, as right as the first
+
+    @property
+    def references(self) -> tuple[Target, ...]:
+        """Every target that is right."""
+        return () if self.target is None else (self.target, *self.others)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The target as labels: one, or one for each word."""
+        return labels_of(self.target)
 
     @property
     def where(self) -> str:
         return f"{self.file}:{self.line}"
-
-    @property
-    def references(self) -> tuple[str | tuple[str, ...], ...]:
-        """All targets that are right."""
-        return () if self.target is None else (self.target, *self.others)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +94,7 @@ class FileError(Exception):
 
 def defect_at(code: str, name: str, line: int, message: str, text: str = "") -> Defect:
     where = f"{name}:{line}" if line else name
-    return Defect(code, where, message, ADVICE[code], text[:SHOWN])
+    return Defect(code, where, message, ADVICE[code], text[:SHOWN_CHARACTERS])
 
 
 def lines_of(name: str, stream: io.RawIOBase | None = None) -> Iterator[str | Defect]:
@@ -91,10 +103,12 @@ def lines_of(name: str, stream: io.RawIOBase | None = None) -> Iterator[str | De
     try:
         with contextlib.ExitStack() as stack:
             opened = io.FileIO(name) if stream is None else stream
-            file: "io.BufferedReader[Any]" = stack.enter_context(io.BufferedReader(opened, BLOCK))
+            file: "io.BufferedReader[Any]" = stack.enter_context(
+                io.BufferedReader(opened, BLOCK_BYTES)
+            )
             if name.endswith(".gz") or file.peek(2)[:2] == b"\x1f\x8b":
                 inside = stack.enter_context(gzip.GzipFile(fileobj=file))
-                file = stack.enter_context(io.BufferedReader(inside, BLOCK))
+                file = stack.enter_context(io.BufferedReader(inside, BLOCK_BYTES))
             for block in _whole_lines(file):
                 block = block if number else block.removeprefix(codecs.BOM_UTF8)
                 if (lines := _decoded(block)) is not None:
@@ -116,7 +130,7 @@ def lines_of(name: str, stream: io.RawIOBase | None = None) -> Iterator[str | De
 def _whole_lines(file: "io.BufferedReader[Any]") -> Iterator[bytes]:
     """Blocks of lines, as they arrive; only the last may lack its \\n."""
     rest: list[bytes] = []
-    while data := file.read1(BLOCK):
+    while data := file.read1(BLOCK_BYTES):
         end = data.rfind(b"\n") + 1
         if end:
             yield b"".join([*rest, data[:end]])
@@ -127,7 +141,7 @@ def _whole_lines(file: "io.BufferedReader[Any]") -> Iterator[bytes]:
 
 
 def _decoded(block: bytes) -> list[str] | None:
-    """The lines of a block, all at once, which is several times as fast; None if one is broken."""
+    """The lines of a block, decoded at once for speed; None if one of them is broken."""
     if b"\0" in block:
         return None
     try:
@@ -152,21 +166,25 @@ def _checked(line: bytes, name: str, number: int) -> str | Defect:
 
 
 def _around(line: bytes, at: int) -> str:
-    """Some text around a byte that is none."""
-    return line[max(at - SHOWN // 2, 0) :][:SHOWN].decode(errors="backslashreplace")
+    """The text around a byte that is not text."""
+    return line[max(at - SHOWN_CHARACTERS // 2, 0) :][:SHOWN_CHARACTERS].decode(
+        errors="backslashreplace"
+    )
 
 
 def json_object(text: str) -> dict[str, Any] | None:
+    """The JSON object that a line is; None if it is anything else."""
     try:
         row = json.loads(text)
         if "\\u" in text:
-            json.dumps(row, ensure_ascii=False).encode()  # half of a surrogate pair is no text
+            json.dumps(row, ensure_ascii=False).encode()  # fails on half of a surrogate pair
     except (ValueError, RecursionError):
         return None
     return row if isinstance(row, dict) else None
 
 
 def cells_of(text: str) -> list[str]:
+    """The columns of a line: between tabs, or, where there are none, between blanks."""
     return text.split("\t") if "\t" in text else [cell for cell in text.split(" ") if cell]
 
 

@@ -4,7 +4,6 @@
 raises DataError.
 """
 
-import hashlib
 import itertools
 import json
 import operator
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import TypeAlias, cast
 
 from saccade import config as c
+from saccade.data.layout import layout_of
 from saccade.data.lines import (
     Defect,
     Example,
@@ -25,13 +25,14 @@ from saccade.data.lines import (
     lines_of,
     listed,
 )
-from saccade.data.shapes import SAMPLE, look
 from saccade.errors import DataError
 
-TOLD = 5  # defects in the text of one DataError
+REPORTED_DEFECTS = 5  # in the text of one DataError
+LOOKAHEAD_ROWS = 1000  # in which they are sought
 
-FIELDS = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
+CONLLU_FIELDS = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 Rows: TypeAlias = Iterator[Example | Defect]
+Reader: TypeAlias = Callable[[list[str], c.Data, c.TargetType, bool], Rows]
 
 
 # --- the public verbs -----------------------------------------------------------------------------
@@ -40,12 +41,13 @@ Rows: TypeAlias = Iterator[Example | Defect]
 def read(
     paths: Sequence[str | Path], data: c.Data, task_kind: str, *, labelled: bool = True
 ) -> Rows:
-    """Every example and every defect, in order. Without labels a row may hold the sources alone."""
+    """Every example and every defect, in order. Unlabelled rows may hold the sources alone."""
     names = [str(path) for path in paths]
-    labelled = labelled and task_kind != "language"
+    target_type = c.TASKS[task_kind].target_type
+    labelled = labelled and target_type != "none"
     try:
-        data = look(names, data, task_kind, labelled).fill(data)
-        rows = READERS[data.format](names, data, task_kind, labelled)
+        data = layout_of(names, data, task_kind, labelled).fill(data)
+        rows = READERS[data.format](names, data, target_type, labelled)
         first = next(rows, None)
         if first is None:
             raise FileError("empty-file", names[0], "no examples")
@@ -60,38 +62,31 @@ def examples(paths: Sequence[str | Path], data: c.Data, task_kind: str) -> Itera
     rows = read(paths, data, task_kind)
     for row in rows:
         if isinstance(row, Defect):
-            ahead = itertools.islice(rows, SAMPLE)
+            ahead = itertools.islice(rows, LOOKAHEAD_ROWS)
             more = (later for later in ahead if isinstance(later, Defect))
-            told = [row, *itertools.islice(more, TOLD - 1)]
-            raise DataError("\n".join([*map(str, told), "... run `saccade check` for all"]))
+            defects = [row, *itertools.islice(more, REPORTED_DEFECTS - 1)]
+            raise DataError("\n".join([*map(str, defects), "... run `saccade check` for all"]))
         yield row
 
 
 def unseen(train_labels: Container[str], dev: Iterable[Example | Defect]) -> Iterator[Defect]:
     """The labels of `dev` that training never saw, each where it comes first."""
-    told: set[str] = set()
+    reported: set[str] = set()
     for row in dev:
-        if isinstance(row, Defect) or row.target is None:
+        if isinstance(row, Defect):
             continue
-        for label in (row.target,) if isinstance(row.target, str) else row.target:
-            if label not in train_labels and label not in told:
-                told.add(label)
+        for label in row.labels:
+            if label not in train_labels and label not in reported:
+                reported.add(label)
                 message = f"the label {label!r} is not in the training data"
                 text = " ".join(row.source)
                 yield defect_at("unseen-label", row.file, row.line, message, text)
 
 
-def is_dev(source: tuple[str, ...], share: float, seed: int) -> bool:
-    """Whether a source belongs to the dev set: by a stable hash, so never to both sets."""
-    key = "\0".join((str(seed), *source)).encode()
-    digest = hashlib.blake2b(key, digest_size=8).digest()
-    return int.from_bytes(digest, "big") < share * 2**64
-
-
 # --- one reader a format --------------------------------------------------------------------------
 
 
-def _text(names: list[str], data: c.Data, kind: str, labelled: bool) -> Rows:
+def _text(names: list[str], data: c.Data, target_type: c.TargetType, labelled: bool) -> Rows:
     """Every line, the blank ones too."""
     if labelled:
         raise FileError("one-column", names[0], "expected at least 2 columns, found 1", 1)
@@ -99,10 +94,11 @@ def _text(names: list[str], data: c.Data, kind: str, labelled: bool) -> Rows:
         if isinstance(text, Defect):
             yield text
         else:
-            yield Example(words_of(text) if kind == "tag" else (text,), None, names[0], number)
+            source = words_of(text) if target_type == "labels" else (text,)
+            yield Example(source, None, names[0], number)
 
 
-def _tsv(names: list[str], data: c.Data, kind: str, labelled: bool) -> Rows:
+def _tsv(names: list[str], data: c.Data, target_type: c.TargetType, labelled: bool) -> Rows:
     """Columns with tabs between; the first line is a header where columns are named."""
     name, wanted = names[0], _wanted(data, labelled)
     lines = enumerate(lines_of(name), 1)
@@ -131,14 +127,15 @@ def _tsv(names: list[str], data: c.Data, kind: str, labelled: bool) -> Rows:
         cells = text.split("\t")
         if len(cells) == width:
             source = (cells[only],) if only is not None else tuple(cells[pick] for pick in picks)
-            yield _example(source, None if last is None else cells[last], kind, name, number)
+            target = None if last is None else cells[last]
+            yield _example(source, target, target_type, name, number)
         elif text:
             yield _columns(name, number, width, str(len(cells)), text)
         else:
             blanks.append(number)
 
 
-def _aligned(names: list[str], data: c.Data, kind: str, labelled: bool) -> Rows:
+def _aligned(names: list[str], data: c.Data, target_type: c.TargetType, labelled: bool) -> Rows:
     """Files whose lines belong together by number."""
     wanted = _wanted(data, labelled)
     bare = not labelled and len(names) == len(wanted)
@@ -157,7 +154,7 @@ def _aligned(names: list[str], data: c.Data, kind: str, labelled: bool) -> Rows:
             continue
         texts = cast(tuple[str, ...], row)
         source, target = (texts[:-1], texts[-1]) if labelled else (texts, None)
-        made = _example(source, target, kind, used[0], number)
+        made = _example(source, target, target_type, used[0], number)
         if isinstance(made, Defect) and made.code == "blank-target":
             made = defect_at(made.code, used[-1], number, made.message, made.text)
         yield made
@@ -168,16 +165,17 @@ def _misaligned(
 ) -> Defect:
     counts = [number - (cell is None) for cell in row]
     counts = [count + sum(1 for _ in side) for count, side in zip(counts, sides, strict=True)]
-    told = [f"{n} has {counted(c, 'line')}" for n, c in zip(names, counts, strict=True)]
-    message = f"{', '.join(told)}: no partner from line {number} on"
+    sizes = [f"{n} has {counted(c, 'line')}" for n, c in zip(names, counts, strict=True)]
+    message = f"{', '.join(sizes)}: no partner from line {number} on"
     longest = counts.index(max(counts))
     text = row[longest] if isinstance(row[longest], str) else ""
     return defect_at("misaligned", names[longest], number, message, str(text))
 
 
-def _jsonl(names: list[str], data: c.Data, kind: str, labelled: bool) -> Rows:
-    """One JSON object a line; blank lines are skipped."""
+def _jsonl(names: list[str], data: c.Data, target_type: c.TargetType, labelled: bool) -> Rows:
+    """One JSON object a line; blank lines are skipped. A target that is a list is several texts."""
     name, wanted = names[0], [str(key) for key in _wanted(data, labelled)]
+    several = labelled and target_type == "text"
     for number, text in enumerate(lines_of(name), 1):
         if isinstance(text, Defect):
             yield text
@@ -188,9 +186,12 @@ def _jsonl(names: list[str], data: c.Data, kind: str, labelled: bool) -> Rows:
         if row is None:
             yield defect_at("json", name, number, "not a JSON object", text)
             continue
-        cells = [_plain(row.get(key), kind) for key in wanted]
+        values: list[object] = [row.get(key) for key in wanted]
+        if several and isinstance(values[-1], list):
+            values[-1:] = values[-1] or [None]
+        cells = [_json_text(value, target_type) for value in values]
         if None in cells:
-            key = wanted[cells.index(None)]
+            key = wanted[min(cells.index(None), len(wanted) - 1)]
             if key in row:
                 message = f"the value of {key!r} is not a text"
                 yield defect_at("value", name, number, message, text)
@@ -199,26 +200,32 @@ def _jsonl(names: list[str], data: c.Data, kind: str, labelled: bool) -> Rows:
                 yield defect_at("key", name, number, message, text)
             continue
         texts = tuple(cell or "" for cell in cells)
-        source, target = (texts[:-1], texts[-1]) if labelled else (texts, None)
-        yield _example(source, target, kind, name, number)
+        if not labelled:
+            yield _example(texts, None, target_type, name, number)
+            continue
+        first = len(wanted) - 1
+        source, target, others = texts[:first], texts[first], texts[first + 1 :]
+        yield _example(source, target, target_type, name, number, others)
 
 
-def _plain(value: object, kind: str) -> str | None:
+def _json_text(value: object, target_type: c.TargetType) -> str | None:
+    """A JSON value as text; None where it is none. A list is words where each has a label."""
     if isinstance(value, bool | int | float):
         value = json.dumps(value)
-    if kind == "tag" and isinstance(value, list):
+    if target_type == "labels" and isinstance(value, list):
         words = [str(word) for word in value]
         value = " ".join(words) if not any(" " in word or not word for word in words) else None
     return value if isinstance(value, str) and "\0" not in value else None
 
 
-def _blocks(names: list[str], data: c.Data, kind: str, labelled: bool) -> Rows:
-    """CoNLL-U and its simpler kin: a line a word, a blank line after each sentence, # comments."""
+def _blocks(names: list[str], data: c.Data, target_type: c.TargetType, labelled: bool) -> Rows:
+    """CoNLL-U and simpler formats: a line a word, a blank line after each sentence, # comments."""
     name, conllu = names[0], data.format == "conllu"
-    noted = str(data.target) if kind == "classify" and labelled else ""  # "# intent = PlayMusic"
+    # the label of a sentence stands in a comment: "# intent = PlayMusic"
+    noted = str(data.target) if target_type == "label" and labelled else ""
     word = _field(data.source[0], name, conllu)
     tag = word if noted or not labelled else _field(data.target or 0, name, conllu)
-    width = len(FIELDS) if conllu else 0
+    width = len(CONLLU_FIELDS) if conllu else 0
     words: list[str] = []
     tags: list[str] = []
     notes: dict[str, str] = {}
@@ -229,11 +236,11 @@ def _blocks(names: list[str], data: c.Data, kind: str, labelled: bool) -> Rows:
             broken = True
             continue
         if not text.strip():  # the sentence is whole
-            if words and not broken and kind == "tag":
+            if words and not broken and target_type == "labels":
                 yield _tagged(tuple(words), tuple(tags) if labelled else None, name, start)
             elif words and not broken:
                 target = (notes.get(noted, "") if noted else " ".join(tags)) if labelled else None
-                yield _example((" ".join(words),), target, kind, name, start)
+                yield _example((" ".join(words),), target, target_type, name, start)
             words, tags, notes, broken = [], [], {}, False
             continue
         cells = cells_of(text)
@@ -260,10 +267,10 @@ def _field(column: c.Column, name: str, conllu: bool) -> Callable[[list[str]], s
     if isinstance(column, int) or not conllu:
         return operator.itemgetter(_index(column, name))
     field, _, key = column.partition(".")
-    if field not in FIELDS:
-        known = listed(FIELDS[1:])
+    if field not in CONLLU_FIELDS:
+        known = listed(CONLLU_FIELDS[1:])
         raise FileError("column", name, f"no field {column!r}; there are {known}, feats.Case")
-    index, prefix = FIELDS.index(field), key + "="
+    index, prefix = CONLLU_FIELDS.index(field), key + "="
 
     def pick(cells: list[str]) -> str:
         pairs = cells[index].split("|")
@@ -272,27 +279,35 @@ def _field(column: c.Column, name: str, conllu: bool) -> Callable[[list[str]], s
     return pick if key else operator.itemgetter(index)
 
 
-READERS = {"text": _text, "tsv": _tsv, "lines": _aligned, "jsonl": _jsonl}
+READERS: dict[str, Reader] = {"text": _text, "tsv": _tsv, "lines": _aligned, "jsonl": _jsonl}
 READERS |= {"conllu": _blocks, "columns": _blocks}
 
 
 def _example(
-    source: tuple[str, ...], target: str | None, kind: str, name: str, line: int
+    source: tuple[str, ...],
+    target: str | None,
+    target_type: c.TargetType,
+    name: str,
+    line: int,
+    others: tuple[str, ...] = (),
 ) -> Example | Defect:
+    """The example of a row, if none of its texts is blank."""
     for text in source:
         if not text.strip():
             row = "\t".join([*source, target or ""])
             return defect_at("blank-source", name, line, "the source is blank", row)
-    if target is not None and not target.strip():
+    blank = target is not None and not target.strip()
+    if blank or (others and not all(map(str.strip, others))):
         return defect_at("blank-target", name, line, "the target is blank", "\t".join(source))
-    if kind != "tag":
-        return Example(source, target, name, line)
+    if target_type != "labels":
+        return Example(source, target, name, line, others)
     return _tagged(words_of(source[0]), None if target is None else words_of(target), name, line)
 
 
 def _tagged(
     words: tuple[str, ...], tags: tuple[str, ...] | None, name: str, line: int
 ) -> Example | Defect:
+    """The example of a sentence, if every word has a tag."""
     if not all(word.strip() for word in words):
         return defect_at("blank-source", name, line, "a word is blank", " ".join(words))
     if tags is not None and not all(tag.strip() for tag in tags):
@@ -304,11 +319,13 @@ def _tagged(
 
 
 def _columns(name: str, line: int, width: int, found: str, text: str = "") -> Defect:
+    """A row with another number of columns."""
     message = f"expected {counted(width, 'column')}, found {found}"
     return defect_at("columns", name, line, message, text)
 
 
 def _wanted(data: c.Data, labelled: bool) -> tuple[c.Column, ...]:
+    """The columns to read: the sources, and last the target where there is one."""
     return (*data.source, data.target) if labelled and data.target is not None else data.source
 
 

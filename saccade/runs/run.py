@@ -39,13 +39,13 @@ from saccade.runs.machine import (
     tune_malloc,
 )
 from saccade.setup.prepare import (
-    load_task,
     refuse_unseen,
     reopen,
 )
 from saccade.tasks.exact import Compared, compare
 from saccade.tasks.generate import GeneratingTask, check_members, permitted
 from saccade.tasks.labels import LabelTask
+from saccade.tasks.registry import load_task
 from saccade.tasks.task import Member, Prediction, Query, Request, Task, chunks
 from saccade.tasks.translate import Translate, references_of
 from saccade.text.vocab import UNK

@@ -6,9 +6,8 @@ and written into the run, so that every choice can be read there and changed.
 
 import copy
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from math import sqrt
 from pathlib import Path
 from typing import Any
@@ -16,73 +15,12 @@ from typing import Any
 from pydantic import ValidationError
 
 from saccade import config as c
+from saccade.data.layout import Layout, detect_layout
 from saccade.data.lines import Example, counted
-from saccade.data.shapes import Shape, shape
 from saccade.data.sources import examples, read
 from saccade.errors import ConfigError, DataError
 from saccade.models.presets import expand
-
-SAMPLE = 20_000  # examples looked at closely; the rest is only counted
-
-
-@dataclass
-class Survey:
-    """What the training examples look like."""
-
-    count: int = 0
-    sampled: int = 0
-    characters: int = 0  # of all sources
-    source_chars: int = 0  # ... and, of the sample,
-    target_chars: int = 0
-    longest_target: int = 0  # in characters
-    single_sources: int = 0  # without a blank
-    single_targets: int = 0
-    source_alphabet: set[str] = field(default_factory=set)
-    target_alphabet: set[str] = field(default_factory=set)
-    target_tokens: int = 0
-    target_words: set[str] = field(default_factory=set)
-
-    @property
-    def one_word(self) -> bool:
-        """Whether a source is usually one word, so that its letters are what matters."""
-        return self.single_sources > 0.9 * self.sampled and self.source_chars < 40 * self.sampled
-
-    @property
-    def symbols(self) -> bool:
-        """Whether targets are blank-separated symbols from a small set: phones, actions, labels."""
-        few = len(self.target_words) < min(1000, 0.05 * self.target_tokens)
-        return few and self.single_targets < 0.9 * self.sampled
-
-    @property
-    def one_script(self) -> bool:
-        """Whether both sides are written with much the same characters."""
-        both = self.source_alphabet & self.target_alphabet
-        return len(both) > 0.6 * min(len(self.source_alphabet), len(self.target_alphabet))
-
-
-def survey(rows: Iterable[Example]) -> Survey:
-    """The survey of these examples; the first are looked at closely."""
-    seen = Survey()
-    for row in rows:
-        seen.count += 1
-        seen.characters += sum(map(len, row.source)) + 1
-        if seen.count > SAMPLE:
-            continue
-        seen.sampled += 1
-        first = row.source[0]
-        seen.source_chars += sum(map(len, row.source))
-        seen.single_sources += " " not in first.strip()
-        seen.source_alphabet.update(first)
-        if isinstance(row.target, str):
-            words = row.target.split()
-            seen.target_chars += len(row.target)
-            seen.longest_target = max(seen.longest_target, len(row.target))
-            seen.single_targets += len(words) <= 1
-            seen.target_alphabet.update(row.target)
-            seen.target_tokens += len(words)
-            if len(seen.target_words) < 20_000:
-                seen.target_words.update(words)
-    return seen
+from saccade.setup.survey import Survey, survey
 
 
 def gather(
@@ -107,22 +45,31 @@ def gather(
 
 def fill_config(raw: dict[str, Any], where: str) -> tuple[c.Config, str]:
     """The whole configuration, and a sentence that says how the data was understood."""
-    found, known = detect_layout(raw, where)
-    data = _data(known, where)
-    seen = survey(examples(data.train, data, known["task"]["kind"]))
-    return with_defaults(raw.get("size"), known, where, seen), found.reason
+    config, reason, _ = survey_and_fill(raw, where)
+    return config, reason
+
+
+def survey_and_fill(raw: dict[str, Any], where: str) -> tuple[c.Config, str, Survey]:
+    """The same, and the survey of the training examples, which spares `prepare` one."""
+    layout, known = _with_layout(raw, where)
+    plain, kind = _parse_without_task(known, where), known["task"]["kind"]
+    cut_by_source = not plain.data.dev and c.TASKS[kind].target_type != "none"
+    rows = examples(plain.data.train, plain.data, kind)
+    seen = survey(rows, plain.seed if cut_by_source else None)
+    return _with_defaults(raw.get("size"), known, where, seen), layout.reason, seen
 
 
 def task_and_data(raw: dict[str, Any], where: str) -> tuple[c.Task, c.Data]:
     """The task and the data as `fill_config` would have them, however broken some rows are."""
-    _, known = detect_layout(raw, where)
-    data, kind = _data(known, where), known["task"]["kind"]
+    _, known = _with_layout(raw, where)
+    data, kind = _parse_without_task(known, where).data, known["task"]["kind"]
     rows = (row for row in read(data.train, data, kind) if isinstance(row, Example))
-    config = with_defaults(raw.get("size"), known, where, survey(rows))
+    config = _with_defaults(raw.get("size"), known, where, survey(rows))
     return config.task, config.data
 
 
-def with_defaults(size: str | None, raw: dict[str, Any], where: str, seen: Survey) -> c.Config:
+def _with_defaults(size: str | None, raw: dict[str, Any], where: str, seen: Survey) -> c.Config:
+    """The configuration, with what is left open chosen by the task, a named size, and the data."""
     kind = raw["task"]["kind"]
     chosen = defaults(kind, seen)
     if {"steps", "epochs", "minutes"} & raw.get("train", {}).keys():
@@ -131,36 +78,36 @@ def with_defaults(size: str | None, raw: dict[str, Any], where: str, seen: Surve
     if raw.get("decoder", {}).get("attention") == "off":
         chosen.get("decoder", {}).pop("context", None)
     whole = _merge(_merge(raw, _sized(size, kind, raw)), chosen)
-    whole = _merge(whole, least_config(kind))
+    whole = _merge(whole, _least_config(kind))
     if "joint" not in raw["task"] and not _shareable(whole):
         whole["task"].pop("joint", None)
     return c.parse(whole, where)
 
 
-def detect_layout(raw: dict[str, Any], where: str) -> tuple[Shape, dict[str, Any]]:
-    """The shape of the training file, and the settings with the task and columns it suggests."""
+def _with_layout(raw: dict[str, Any], where: str) -> tuple[Layout, dict[str, Any]]:
+    """The layout of the training file, and the settings with the task and columns it suggests."""
     raw = c.modernize({key: value for key, value in raw.items() if key != "size"})
     for table in ("task", "data", "train", "encoder", "decoder", "head"):
         if not isinstance(raw.get(table, {}), dict):
             raise ConfigError(f"{where}: '{table}' is a table, as in {table}.kind = ...")
     kind = raw.get("task", {}).get("kind")
     try:
-        data = _data(raw, where)
-        if kind is not None and kind not in c.TABLES:
+        data = _parse_without_task(raw, where).data
+        if kind is not None and kind not in c.TASKS:
             raise ConfigError
     except ConfigError:
-        _tell_all(raw, where)
+        _refuse_all_mistakes(raw, where)
         raise
     if not data.train:
         raise ConfigError(f"{where}: missing key 'data.train': which file is to be learned from?")
     _refuse_uneven(data)
-    found = shape(data.train, data, kind)
-    layout: dict[str, Any] = {"format": found.format, "source": list(found.source)}
-    if found.target is not None:
-        layout["target"] = found.target
-    raw["data"] = dict(raw["data"]) | layout
-    raw["task"] = {"kind": found.task} | raw.get("task", {})
-    return found, raw
+    layout = detect_layout(data.train, data, kind)
+    columns: dict[str, Any] = {"format": layout.format, "source": list(layout.source)}
+    if layout.target is not None:
+        columns["target"] = layout.target
+    raw["data"] = dict(raw["data"]) | columns
+    raw["task"] = {"kind": layout.task} | raw.get("task", {})
+    return layout, raw
 
 
 def _refuse_uneven(data: c.Data) -> None:
@@ -180,14 +127,14 @@ def _refuse_uneven(data: c.Data) -> None:
     raise ConfigError(f"{files}: {hint}")
 
 
-def _tell_all(raw: dict[str, Any], where: str) -> None:
+def _refuse_all_mistakes(raw: dict[str, Any], where: str) -> None:
     """ConfigError with the mistakes of every table, as far as the task can be known."""
     kind = raw.get("task", {}).get("kind")
     if kind is None:
         with suppress(ValidationError, DataError):
             data = c.Data.model_validate(raw.get("data", {}))
-            kind = shape(data.train, data, None).task
-    least = least_config(kind if kind in c.TABLES else "translate")
+            kind = detect_layout(data.train, data).task
+    least = _least_config(kind if kind in c.TASKS else "translate")
     for part, choices in (("encoder", c.Encoder), ("decoder", c.Decoder)):
         if part in least and raw.get(part):  # of the kinds, the one that has most of these keys
             fields = {c.kind_of(model): model.model_fields.keys() for model in c.models_in(choices)}
@@ -195,11 +142,11 @@ def _tell_all(raw: dict[str, Any], where: str) -> None:
     c.parse(_merge(raw, least), where)
 
 
-def _data(raw: dict[str, Any], where: str) -> c.Data:
-    """The table `data`, once every table that does not depend on the task is sound."""
+def _parse_without_task(raw: dict[str, Any], where: str) -> c.Config:
+    """What does not depend on the task, parsed; the task and the network are stand-ins."""
     apart = ("task", "encoder", "decoder", "head")
     plain = {key: value for key, value in raw.items() if key not in apart}
-    return c.parse(_merge(plain, least_config("translate")), where).data
+    return c.parse(_merge(plain, _least_config("translate")), where)
 
 
 def _shareable(whole: dict[str, Any]) -> bool:
@@ -374,8 +321,8 @@ def _sized(size: str | None, kind: str, raw: dict[str, Any]) -> dict[str, Any]:
     """The settings of a named size, for each part of the network."""
     if size is None:
         return {}
-    found = {}
-    for part in c.TABLES[kind]:
+    found: dict[str, Any] = {}
+    for part in c.TASKS[kind].tables:
         if part != "head":
             table = raw.get(part, {})
             part_kind = table.get("kind", "transformer")
@@ -383,15 +330,18 @@ def _sized(size: str | None, kind: str, raw: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def least_config(kind: str) -> dict[str, Any]:
+def _least_config(kind: str) -> dict[str, Any]:
     """The least a configuration needs, so that it can be read at all."""
     tables: dict[str, Any] = {"task": {"kind": kind}}
-    for part in c.TABLES.get(kind, ()):
+    if kind not in c.TASKS:
+        return tables
+    task = c.TASKS[kind]
+    for part in task.tables:
         tables[part] = {"kind": "recurrent"}
-    if kind == "language":
+    if "decoder" in tables and "encoder" not in tables:  # nothing to attend to
         tables["decoder"]["attention"] = "off"
     if "head" in tables:
-        tables["head"] = {"kind": "pooled" if kind == "classify" else "per_word"}
+        tables["head"] = {"kind": c.HEADS[task.target_type]}
     return tables
 
 

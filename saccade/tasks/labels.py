@@ -11,8 +11,8 @@ from torch import Tensor
 
 from saccade import config as c
 from saccade.data.batches import padded
-from saccade.data.fields import Labels, Text, labels_of
-from saccade.data.lines import Example
+from saccade.data.fields import Labels, Text
+from saccade.data.lines import Example, labels_of
 from saccade.nn.padded import Padded
 from saccade.tasks.task import Task, device_of, in_batches
 from saccade.text.vocab import Vocab

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from saccade.data.batches import in_order
 from saccade.data.corpora import Corpus
-from saccade.data.fields import Words, labels_of
+from saccade.data.fields import Words
 from saccade.data.lines import Example
 from saccade.metrics import labels as metrics
 from saccade.models.networks import Tagger
@@ -64,7 +64,7 @@ class Tag(LabelTask):
         sources = [row.source for row in examples]
         each = self._logits(network, sources, self.config.decode.batch_tokens)
         for logits, row in zip(each, examples, strict=True):
-            gold = [self.labels.index(tag) for tag in labels_of(row.target)]
+            gold = [self.labels.index(tag) for tag in row.labels]
             found.append((sum(log_probs_of(logits, gold)), len(gold)))
         return found
 

@@ -23,8 +23,9 @@ from saccade.runs.folder import (
 )
 from saccade.runs.machine import choose_device, choose_precision, require_memory, tune_malloc
 from saccade.runs.run import Run, check_ids, load
-from saccade.setup.choose import fill_config, gather, paths_of
+from saccade.setup.choose import gather, paths_of, survey_and_fill
 from saccade.setup.prepare import Prepared, prepare, reopen
+from saccade.setup.survey import Survey
 from saccade.training import events
 from saccade.training.loop import train as loop
 from saccade.training.preflight import preflight
@@ -53,9 +54,9 @@ def train(
     raw, where = gather(data, task=task, dev=dev)
     for key, value in (settings or {}).items():
         c.assign(raw, key, value)
-    config, _ = fill_config(raw, where)
+    config, _, seen = survey_and_fill(raw, where)
     folder = new_folder(config, out)
-    for _ in show(start(config, folder), folder, quiet):
+    for _ in show(start(config, folder, seen=seen), folder, quiet):
         pass
     return load(folder)
 
@@ -85,8 +86,13 @@ def save_unprepared(raw: dict[str, Any], out: str | os.PathLike[str] | None) -> 
     return folder
 
 
-def start(config: c.Config, folder: Path, stop: Stop | None = None) -> Iterator[events.Event]:
-    """Prepare the data, build the network and train it, in a new run."""
+def start(
+    config: c.Config, folder: Path, stop: Stop | None = None, seen: Survey | None = None
+) -> Iterator[events.Event]:
+    """Prepare the data, build the network and train it, in a new run.
+
+    `seen` is the survey of the training file that the configuration was chosen by, if there is one.
+    """
     choose_precision(config.train, choose_device(config.train.device))  # before any work is done
     with locked(folder):
         if (folder / "config.toml").exists():
@@ -95,7 +101,7 @@ def start(config: c.Config, folder: Path, stop: Stop | None = None) -> Iterator[
             write_config(folder, config, prepared=False)
             files.sync(folder.parent)
         try:
-            yield from _prepare(config, folder, stop or Stop())
+            yield from _prepare(config, folder, stop or Stop(), seen)
         except (ConfigError, DataError):
             if not read_settings(folder)[1].prepared:  # no run has come of it: the name is free
                 (folder / "config.toml").unlink()
@@ -117,14 +123,14 @@ def resume(
         if not mark.prepared:
             try:
                 with stop.interruptible():
-                    config, _ = fill_config(raw, str(folder / "config.toml"))
+                    config, _, seen = survey_and_fill(raw, str(folder / "config.toml"))
             except Interrupted:
                 yield events.Finished(0, "stopped", {}, 0.0, stopped=True)
                 return
             config = raised(config, settings or {}, folder)
             with to_disk(folder):
                 write_config(folder, config, prepared=False)
-            yield from _prepare(config, folder, stop)
+            yield from _prepare(config, folder, stop, seen)
             return
         tune_malloc()
         old = config_in(raw, folder)
@@ -175,7 +181,9 @@ def _reopened(config: c.Config, folder: Path) -> Prepared:
     return reopen(config, folder)
 
 
-def _prepare(config: c.Config, folder: Path, stop: Stop) -> Iterator[events.Event]:
+def _prepare(
+    config: c.Config, folder: Path, stop: Stop, seen: Survey | None
+) -> Iterator[events.Event]:
     """Make the data of a run, mark it as prepared, and train."""
     tune_malloc()
     stop.folder = folder
@@ -184,7 +192,7 @@ def _prepare(config: c.Config, folder: Path, stop: Stop) -> Iterator[events.Even
         yield events.Noticed(f"reading {size >> 20:,} MB, which takes a while")
     try:
         with to_disk(folder), stop.interruptible():
-            ready = prepare(config, folder)
+            ready = prepare(config, folder, seen)
             network = new_network(ready.task, choose_device(config.train.device))
             made = [path for path in sorted((folder / "data").iterdir()) if path.is_file()]
             entries = {path.name: (path.stat().st_size, files.digest(path)) for path in made}

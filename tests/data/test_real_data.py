@@ -1,25 +1,14 @@
-"""Real data sets are read whole, and their shapes are guessed right."""
-
-import os
-from pathlib import Path
+"""Real data sets are read whole, and their layouts are guessed right."""
 
 import pytest
 
-from saccade.check.doctor import check
-from saccade.check.findings import Finding
 from saccade.config import Data
+from saccade.data.layout import detect_layout
 from saccade.data.lines import Defect
-from saccade.data.shapes import shape
 from saccade.data.sources import examples, read
-from saccade.setup.choose import gather, task_and_data
+from tests.real_data import NEEDS_REAL_DATA, ROOT
 
-BESIDE = Path(__file__).resolve().parents[3] / "shared" / "data"
-ROOT = Path(os.environ.get("SACCADE_DATA", BESIDE))
-
-pytestmark = [
-    pytest.mark.real_data,
-    pytest.mark.skipif(not ROOT.is_dir(), reason="no shared/data here; set SACCADE_DATA"),
-]
+pytestmark = NEEDS_REAL_DATA
 
 TEXTS = ("tsv", "translate", (1,), 2)
 LABELS = ("tsv", "classify", (2,), 1)
@@ -64,8 +53,8 @@ SETS = [
 
 
 @pytest.mark.parametrize(("name", "count", "expected"), SETS, ids=[name for name, _, _ in SETS])
-def test_a_file_is_read_whole_and_its_shape_is_guessed(name, count, expected):
-    found = shape([ROOT / name], Data())
+def test_a_file_is_read_whole_and_its_layout_is_guessed(name, count, expected):
+    found = detect_layout([ROOT / name], Data())
     assert (found.format, found.task, found.source, found.target) == expected
     assert sum(1 for _ in examples([ROOT / name], Data(), found.task)) == count
 
@@ -73,7 +62,7 @@ def test_a_file_is_read_whole_and_its_shape_is_guessed(name, count, expected):
 @pytest.mark.parametrize(("part", "count"), [("train", 29_000), ("val", 1_014)])
 def test_aligned_files_are_a_translation(part, count):
     paths = [ROOT / "multi30k" / f"{part}.{language}" for language in ("en", "de")]
-    found = shape(paths, Data())
+    found = detect_layout(paths, Data())
     assert (found.format, found.task) == ("lines", "translate")
     assert sum(1 for _ in examples(paths, Data(), "translate")) == count
 
@@ -94,7 +83,7 @@ def test_inflection_is_read_as_the_user_says():
 def test_captions_are_read_by_the_keys_that_the_user_gives():
     path = ROOT / "emoji_captions" / "dev.jsonl"
     data = Data(source=("caption",), target="group")
-    assert shape([path], data).task == "classify"
+    assert detect_layout([path], data).task == "classify"
     rows = list(examples([path], data, "classify"))
     assert (len(rows), rows[0].target) == (398, "Symbols")
 
@@ -109,39 +98,3 @@ def test_a_file_with_a_header_is_read_by_its_names():
     path = ROOT / "an4" / "dev.tsv"
     rows = list(examples([path], Data(source=("utt",), target="text"), "translate"))
     assert (len(rows), rows[0].target) == (98, "YES")
-
-
-def wrong(train: list[str], dev: list[str]) -> list[Finding]:
-    paths = [[str(ROOT / name) for name in names] for names in (train, dev)]
-    task, data = task_and_data(*gather(paths[0], dev=paths[1] or None))
-    return [one for one in check(data, task) if one.level != "info"]
-
-
-CLEAN = [
-    ("sigmorphon2021_g2p/high/eng_us_train.tsv", "sigmorphon2021_g2p/high/eng_us_dev.tsv"),
-    ("sigmorphon2021_g2p/medium/kor_train.tsv", "sigmorphon2021_g2p/medium/kor_dev.tsv"),
-    ("sigmorphon2021_g2p/low/gre_train.tsv", "sigmorphon2021_g2p/low/gre_dev.tsv"),
-    ("conll2018_inflection/german.train-high.tsv", "conll2018_inflection/german.dev.tsv"),
-    ("conll2018_inflection/turkish.train-high.tsv", "conll2018_inflection/turkish.dev.tsv"),
-    ("scan/simple.train.tsv.gz",),
-    ("timemachine/timemachine.txt",),
-    ("tinyshakespeare/train.txt",),
-]
-
-
-@pytest.mark.parametrize("names", CLEAN, ids=[names[0] for names in CLEAN])
-def test_nothing_is_wrong_with_a_clean_corpus(names):
-    assert wrong([names[0]], list(names[1:])) == []
-
-
-def test_what_is_wrong_with_image_captions_is_true():
-    files = {part: [f"multi30k/{part}.{s}" for s in ("de", "en")] for part in ("train", "val")}
-    found = {one.code: one for one in wrong(files["train"], files["val"])}
-    places = {
-        code: [Path(p.where).name for p in one.places if p.where] for code, one in found.items()
-    }
-    assert places == {
-        "leak": ["val.de:165"],  # Drei Hunde spielen im Schnee.
-        "duplicate": ["train.de:14215", "train.de:16867", "train.de:20149"],
-        "ratio": ["train.de:16510", "train.de:16664"],  # the German side is "@@"
-    }

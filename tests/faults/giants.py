@@ -16,7 +16,7 @@ import torch
 from saccade.data.batches import LONGEST
 from saccade.runs import files
 from saccade.runs.folder import read_config
-from saccade.setup.prepare import load_task
+from saccade.tasks.registry import load_task
 from tests.faults.memory import GOLDEN, MB
 
 Harm = Callable[[Path], None]

@@ -197,7 +197,7 @@ def restore(run: Path) -> None:
     from saccade.models.build import materialize
     from saccade.runs import files
     from saccade.runs.folder import read_config
-    from saccade.setup.prepare import load_task
+    from saccade.tasks.registry import load_task
     from saccade.training.trainer import Trainer
 
     task = load_task(read_config(run), run)

@@ -14,7 +14,7 @@ import saccade
 from saccade.config import parse
 from saccade.errors import ConfigError
 from saccade.runs import files, folder, machine
-from saccade.setup.prepare import load_task
+from saccade.tasks.registry import load_task
 from tests.faults import giants
 from tests.faults.giants import sealed, the_checkpoint
 from tests.faults.memory import GOLDEN, MB, PYTHON, Gauge

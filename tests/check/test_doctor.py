@@ -10,7 +10,7 @@ import pytest
 
 from saccade.check.characters import visible
 from saccade.check.doctor import check
-from saccade.check.findings import KEPT, Finding, table, together
+from saccade.check.findings import KEPT_PLACES, Finding, grouped, table
 from saccade.config import Classify, Data, LanguageModel, Tag, Task, Translate
 
 TASKS: dict[str, Task] = {
@@ -138,8 +138,8 @@ def test_a_million_alike_are_one_finding_with_a_few_places(tmp_path):
     data = files(tmp_path, TRAIN * 1000)
     finding = one_of(data, "classify", "duplicate")
     assert finding.count == 3996
-    assert len(finding.places) == KEPT
-    assert len(list(table(together(check(data, TASKS["classify"]))))) < 30
+    assert len(finding.places) == KEPT_PLACES
+    assert len(list(table(grouped(check(data, TASKS["classify"]))))) < 30
 
 
 def test_every_broken_row_is_a_finding_of_its_own(tmp_path):
@@ -148,8 +148,8 @@ def test_every_broken_row_is_a_finding_of_its_own(tmp_path):
     assert [one.places[0].where.rpartition(":")[2] for one in broken] == [
         str(line) for line in range(1201, 1701)
     ]
-    [told] = together(broken)
-    assert (told.code, told.count, len(told.places)) == ("columns", 500, KEPT)
+    [told] = grouped(broken)
+    assert (told.code, told.count, len(told.places)) == ("columns", 500, KEPT_PLACES)
 
 
 def test_joiners_and_marks_are_spelling_in_the_scripts_that_have_them(tmp_path):

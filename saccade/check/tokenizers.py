@@ -1,4 +1,4 @@
-"""What a tokenizer makes of the data: pieces of sample lines, and what of dev it cannot know."""
+"""What a tokenizer makes of the data: sample lines in tokens, and tokens of dev it cannot know."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -11,27 +11,20 @@ from saccade.data.lines import Example, counted
 from saccade.text.tokenizers import Tokenizer, alphabet
 from saccade.text.vocab import SPECIALS, UNK
 
-LINES = 5  # that are shown
-SAMPLE = 20_000  # lines that the tokenizer is trained on, spread over the file
-CHARACTERS = 4_000_000  # ... or fewer, where they are long
-MANY_WORDS, MANY_CHARACTERS = 0.20, 0.03  # unseen ones; a usual dev set has fewer
-ENOUGH = 100  # words or characters of dev, before their share means anything
-
-
-def settings_of(task: c.Task) -> list[c.Tokenizer]:
-    """The tokenizers of a task: one, or one for each side."""
-    if isinstance(task, c.Translate):
-        return [task.source] if task.joint else [task.source, task.target]
-    return [task.tokenizer]
+SHOWN_ROWS = 5
+SAMPLE_ROWS = 20_000  # that the tokenizer is trained on, spread over the file
+SAMPLE_CHARACTERS = 4_000_000  # ... at most, where rows are long
+MANY_UNSEEN_WORDS = 0.20  # share of the words of dev; usually it is lower
+MANY_UNSEEN_CHARACTERS = 0.03
+MIN_DEV_UNITS = 100  # words or characters of dev, before their share means anything
 
 
 def side_of(column: int, columns: int, task: c.Task) -> int:
-    """Which of them reads a column of text."""
-    apart = isinstance(task, c.Translate) and not task.joint
-    return int(apart and column == columns - 1)
+    """Which of a task's tokenizers reads a column of text."""
+    return int(len(task.tokenizers) == 2 and column == columns - 1)
 
 
-class Unseen:
+class UnseenTokens:
     """Words (or characters) of dev that occur fewer than `min_count` times in train."""
 
     def __init__(self, settings: c.Tokenizer):
@@ -40,16 +33,16 @@ class Unseen:
         self.first: dict[str, tuple[str, str]] = {}  # where, and the text
         self.missing: dict[str, int] = {}  # how many times it has yet to be met
 
-    def expect(self, where: str, text: str) -> None:
-        """Take in a text of dev."""
+    def add_dev(self, where: str, text: str) -> None:
+        """Count the units of a text of dev."""
         units = alphabet(self.settings, text)
         self.dev.update(units)
         for unit in set(units) - self.first.keys():
             self.first[unit] = where, text
             self.missing[unit] = self.settings.min_count
 
-    def meet(self, texts: Sequence[str]) -> None:
-        """Take in texts of train."""
+    def add_train(self, texts: Sequence[str]) -> None:
+        """Strike off what texts of train have."""
         if not self.missing:
             return
         units = alphabet(self.settings, "\n".join(texts))
@@ -64,42 +57,42 @@ class Unseen:
         words = self.settings.kind == "word"
         known = {unit for unit in self.dev if unit.isspace() or unit in SPECIALS}
         total = sum(n for unit, n in self.dev.items() if unit not in known)
-        lost = {unit: self.dev[unit] for unit in self.missing if unit not in known}
-        share = sum(lost.values()) / max(total, 1)
+        unknown = {unit: self.dev[unit] for unit in self.missing if unit not in known}
+        share = sum(unknown.values()) / max(total, 1)
         thing, group = "words" if words else "characters", Group()
         least = self.settings.min_count
         seldom = "never" if least == 1 else f"fewer than {least} times"
-        for unit, n in sorted(lost.items(), key=lambda pair: (-pair[1], pair[0])):
+        for unit, n in sorted(unknown.items(), key=lambda pair: (-pair[1], pair[0])):
             where, text = self.first[unit]
             message = f"{share:.2%} of dev's {thing} are {seldom} in train, as {unit!r} ({n:,})"
             group.add(where, message, visible(text, max(text.find(unit), 0)))
-        many = share > (MANY_WORDS if words else MANY_CHARACTERS)
-        return group, many and total >= ENOUGH
+        many = share > (MANY_UNSEEN_WORDS if words else MANY_UNSEEN_CHARACTERS)
+        return group, many and total >= MIN_DEV_UNITS
 
 
-class Pieces:
-    """Gathers a sample of the training texts, and shows what tokenizers trained on it do."""
+class TokenizerSample:
+    """A sample of the training texts, to show what tokenizers trained on it do."""
 
     def __init__(self, task: c.Task, rows: int, characters: int):
         self.task, self.rows = task, rows
-        self.stride = max(1, -(-rows // SAMPLE), -(-characters // CHARACTERS))
+        self.stride = max(1, -(-rows // SAMPLE_ROWS), -(-characters // SAMPLE_CHARACTERS))
         self.shown: list[Example] = []  # spread over the file
-        self.sample: list[list[str]] = [[] for _ in settings_of(task)]
+        self.sample: list[list[str]] = [[] for _ in task.tokenizers]
 
-    def take(self, block: Block) -> None:
-        """Take in some rows."""
+    def add(self, block: Block) -> None:
+        """Take every so many rows of a block into the sample."""
         for i, texts in enumerate(block.columns):
             side = self.sample[side_of(i, len(block.columns), self.task)]
             side += texts[-block.start % self.stride :: self.stride]
         stop = block.start + len(block.rows)
-        shown = range(self.rows // (2 * LINES), self.rows, -(-self.rows // LINES))
+        shown = range(self.rows // (2 * SHOWN_ROWS), self.rows, -(-self.rows // SHOWN_ROWS))
         self.shown += [block.rows[i - block.start] for i in shown if block.start <= i < stop]
 
     def group(self) -> Group:
-        """What the tokenizers are, and the examples in pieces."""
+        """What the tokenizers are, and the shown examples as tokens."""
         tokenizers = [
             Tokenizer.train(settings, texts)
-            for settings, texts in zip(settings_of(self.task), self.sample, strict=True)
+            for settings, texts in zip(self.task.tokenizers, self.sample, strict=True)
         ]
         group = Group()
         rows = -(-self.rows // self.stride)
@@ -110,19 +103,19 @@ class Pieces:
             group.add(self.shown[0].file, f"{name}: {what} from {of} rows")
         for row in self.shown:
             texts: list[tuple[str, ...]] = [(text,) for text in row.source]
-            if isinstance(self.task, c.Tag):
+            if self.task.target_type == "labels":
                 texts = [row.source]
-            if isinstance(self.task, c.Translate):
+            if self.task.target_type == "text":
                 texts.append((str(row.target),))
             cut = []
             for i, words in enumerate(texts):
                 tokenizer = tokenizers[side_of(i, len(texts), self.task)]
                 [(ids, _)] = tokenizer.encode_words([words])
-                lost = ids.count(UNK)
+                unknown = ids.count(UNK)
                 pieces = " ".join(piece.replace(" ", "␣") for piece in tokenizer.tokens(ids))
-                cut.append((len(ids), lost, pieces))
+                cut.append((len(ids), unknown, pieces))
             count = " + ".join(str(size) for size, _, _ in cut)
-            lost = sum(lost for _, lost, _ in cut)
-            message = f"{count} pieces" + (f", {lost} unknown" if lost else "")
+            unknown = sum(unknown for _, unknown, _ in cut)
+            message = f"{count} pieces" + (f", {unknown} unknown" if unknown else "")
             group.add(row.where, message, visible(" → ".join(p for _, _, p in cut), width=200))
         return group

@@ -1,0 +1,94 @@
+"""A look at every training example, the first of them closely: what defaults depend on.
+
+The same pass gathers what has to be known before a dev set can be cut off.
+"""
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from saccade.data.lines import Example
+
+CLOSE_EXAMPLES = 20_000  # examples looked at closely; the rest is only counted
+KEPT_WORDS = 20_000  # different words of targets that are remembered
+
+
+@dataclass
+class Survey:
+    """What the training examples look like."""
+
+    count: int = 0
+    characters: int = 0  # of all sources
+    last_full: int = 0  # the number, from 0, of the last example that is not blank
+    seed: int | None = None  # of the hashes of sources
+    hashed: int = 0  # examples whose source was hashed; of them:
+    lowest_hash: int = 1 << 64
+    highest_hash: int = -1
+
+    sampled: int = 0  # examples that were looked at closely; of them:
+    source_chars: int = 0
+    target_chars: int = 0
+    longest_target: int = 0  # in characters
+    single_sources: int = 0  # without a blank
+    single_targets: int = 0
+    source_alphabet: set[str] = field(default_factory=set)
+    target_alphabet: set[str] = field(default_factory=set)
+    target_tokens: int = 0
+    target_words: set[str] = field(default_factory=set)
+
+    @property
+    def one_word(self) -> bool:
+        """Whether a source is usually one word, so that its letters are what matters."""
+        return self.single_sources > 0.9 * self.sampled and self.source_chars < 40 * self.sampled
+
+    @property
+    def symbols(self) -> bool:
+        """Whether targets are blank-separated symbols from a small set: phones, actions, labels."""
+        few = len(self.target_words) < min(1000, 0.05 * self.target_tokens)
+        return few and self.single_targets < 0.9 * self.sampled
+
+    @property
+    def one_script(self) -> bool:
+        """Whether both sides are written with much the same characters."""
+        both = self.source_alphabet & self.target_alphabet
+        return len(both) > 0.6 * min(len(self.source_alphabet), len(self.target_alphabet))
+
+
+def survey(
+    rows: Iterable[Example], seed: int | None = None, hashed: int = CLOSE_EXAMPLES
+) -> Survey:
+    """The survey of these examples; with a seed, the sources of the first are hashed too."""
+    seen = Survey(seed=seed)
+    for row in rows:
+        if row.source[0].strip():
+            seen.last_full = seen.count
+        if seed is not None and seen.hashed < hashed:
+            seen.hashed += 1
+            number = source_hash(row.source, seed)
+            seen.lowest_hash = min(seen.lowest_hash, number)
+            seen.highest_hash = max(seen.highest_hash, number)
+        seen.count += 1
+        seen.characters += sum(map(len, row.source)) + 1
+        if seen.count > CLOSE_EXAMPLES:
+            continue
+        seen.sampled += 1
+        first = row.source[0]
+        seen.source_chars += sum(map(len, row.source))
+        seen.single_sources += " " not in first.strip()
+        seen.source_alphabet.update(first)
+        if isinstance(row.target, str):
+            words = row.target.split()
+            seen.target_chars += len(row.target)
+            seen.longest_target = max(seen.longest_target, len(row.target))
+            seen.single_targets += len(words) <= 1
+            seen.target_alphabet.update(row.target)
+            seen.target_tokens += len(words)
+            if len(seen.target_words) < KEPT_WORDS:
+                seen.target_words.update(words)
+    return seen
+
+
+def source_hash(source: tuple[str, ...], seed: int) -> int:
+    """A number below 2**64 that is the same on every machine."""
+    key = "\0".join((str(seed), *source)).encode()
+    return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "big")

@@ -1,0 +1,30 @@
+"""Which task class a configuration's task settings belong to."""
+
+from pathlib import Path
+from typing import assert_never
+
+from saccade import config as c
+from saccade.tasks.classify import Classify
+from saccade.tasks.language import LanguageModel
+from saccade.tasks.tag import Tag
+from saccade.tasks.task import Task
+from saccade.tasks.translate import Translate
+
+
+def task_class(config: c.Config) -> type[Task]:
+    match config.task:
+        case c.LanguageModel():
+            return LanguageModel
+        case c.Classify():
+            return Classify
+        case c.Tag():
+            return Tag
+        case c.Translate():
+            return Translate
+        case _:
+            assert_never(config.task)
+
+
+def load_task(config: c.Config, folder: Path) -> Task:
+    """The task of a run, with its vocabularies."""
+    return task_class(config).load(config, folder)
