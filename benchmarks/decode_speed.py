@@ -78,6 +78,7 @@ def our_run(shape: str, folder: Path) -> Any:
 
     from saccade.config import Tokenizer as Settings
     from saccade.config import parse
+    from saccade.data.fields import TargetText, Text
     from saccade.runs.machine import tune_malloc
     from saccade.runs.run import Run
     from saccade.tasks.generate import SILENT
@@ -103,14 +104,14 @@ def our_run(shape: str, folder: Path) -> Any:
     config = parse(raw, "benchmark")
     text = " ".join(f"w{i}" for i in range(sizes["vocab"] - 5))
     tokenizer = Tokenizer.train(Settings(**words), [text])
-    task = Translate(config, tokenizer, tokenizer)
+    task = Translate(config, Text(tokenizer), TargetText(tokenizer))
     network: Any = task.build().eval()
     with torch.no_grad():
         network.decoder.output.bias[list(SILENT)] = -40.0  # as one that was trained
         if shape != "lstm":  # the last token can only be the end, and no other can
             mark = torch.randn(sizes["dim"])
             mark -= mark.mean()
-            network.decoder.positions.table.weight[OUTPUT_LENGTH - 1] = 1e4 * mark
+            network.decoder.stack.positions.table.weight[OUTPUT_LENGTH - 1] = 1e4 * mark
             network.decoder.output.weight[EOS] = 8 * mark / mark.norm()
             network.decoder.output.bias[EOS] = -40.0
     return Run(folder, config, task, network)

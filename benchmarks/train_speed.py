@@ -30,7 +30,8 @@ VOCAB = 10_000
 
 def pairs(shape: str) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
     """Batches of like lengths: source ids and lengths, target ids (BOS ... EOS) and lengths."""
-    from saccade.data.batches import Corpus, Sequences, epoch_of
+    from saccade.data.batches import epoch_of
+    from saccade.data.corpora import Column, Corpus
 
     numbers = torch.Generator().manual_seed(1)
 
@@ -50,13 +51,11 @@ def pairs(shape: str) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
         target = [row[::-1] for row in source]
         budget = 2 * 4096
     full = [[2, *row, 3] for row in target]
-    corpus = Corpus(Sequences.of([[*row, 3] for row in source]), Sequences.of(full))
+    corpus = Corpus((Column.of([[*row, 3] for row in source]),), Column.of(full))
     batches = []
     for batch in epoch_of(corpus, budget, 1, 0):
-        assert batch.source is not None
-        batches.append(
-            (batch.source.values, batch.source.lengths, batch.target.values, batch.target.lengths)
-        )
+        (ours,), target = batch.sources, batch.target
+        batches.append((ours.values, ours.lengths, target.values, target.lengths))
     return batches
 
 
@@ -65,11 +64,11 @@ def pairs(shape: str) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
 
 def ours(shape: str) -> Step:
     from saccade.config import parse
-    from saccade.models.build import Generator, build
+    from saccade.data.batches import Batch
+    from saccade.models.build import build
     from saccade.nn.padded import Padded
-    from saccade.nn.state import detach
     from saccade.runs.machine import tune_malloc
-    from saccade.tasks.generate import shifted
+    from saccade.text.vocab import Inventory
     from saccade.training.optim import build_optimizer, scale_gradients
 
     tune_malloc()
@@ -89,20 +88,19 @@ def ours(shape: str) -> Step:
             raw["decoder"] = narrow | {"attention": "dot", "context": "output"}
             sizes = (32, 44)
         case "gpt":
-            raw = {"task": {"kind": "model", "context": 256}}
+            raw = {"task": {"kind": "language", "context": 256}}
             raw["decoder"] = {
                 "kind": "transformer", "dim": 256, "num_layers": 4, "num_heads": 4,
                 "ff_dim": 1024, "dropout": 0.1, "activation": "gelu", "positions": "learned",
             }  # fmt: skip
             sizes = (0, 100)
         case "lstm_lm":
-            raw = {"task": {"kind": "model", "context": 35}}
+            raw = {"task": {"kind": "language", "context": 35}}
             raw["decoder"] = lstm | {
                 "dim": 200, "num_layers": 2, "attention": "off", "dropout": 0.2, "tied": False,
             }  # fmt: skip
     config = parse(raw, "benchmark")
-    network = build(config, *sizes).train()
-    assert isinstance(network, Generator)
+    network = build(config, [Inventory(sizes[0])], Inventory(sizes[1])).train()
     optimizer = build_optimizer(network, config.train)
     parameters = list(network.parameters())
 
@@ -120,12 +118,9 @@ def ours(shape: str) -> Step:
         def language(i: int) -> int:
             nonlocal state
             tokens, said = stream(i)
-            targets = Padded(said, torch.full((said.size(0),), said.size(1)))
-            if shape == "gpt":
-                return update(network(None, tokens, targets, 0.0))
-            start = network.decoder.start(None, tokens.size(0)) if state is None else state
-            loss, state = network.decoder.loss(tokens, targets, start)
-            state = detach(state)
+            row = torch.cat([tokens, said[:, -1:]], 1)
+            batch = Batch((), Padded(row, torch.full((row.size(0),), row.size(1))))
+            loss, state = network(batch, state)
             return update(loss)
 
         return language
@@ -133,8 +128,8 @@ def ours(shape: str) -> Step:
 
     def translate(i: int) -> int:
         source, source_lengths, target, target_lengths = batches[i % len(batches)]
-        tokens, said = shifted(Padded(target, target_lengths))
-        return update(network(Padded(source, source_lengths), tokens, said, 0.0))
+        batch = Batch((Padded(source, source_lengths),), Padded(target, target_lengths))
+        return update(network(batch)[0])
 
     return translate
 
