@@ -12,7 +12,8 @@ import torch
 from saccade.data.batches import Corpus, Epoch, Stream
 from saccade.errors import TrainingError
 from saccade.nn.dropout import RowSlice, slice_of
-from saccade.runs import files
+from saccade.runs import checkpoints, files
+from saccade.runs.failures import within_memory, writing
 from saccade.setup.prepare import whereabouts
 from saccade.tasks.task import Pair
 from saccade.training.events import Evaluated, Event, Finished, Noticed, Saved, Skipped, StepDone
@@ -23,8 +24,6 @@ from saccade.training.trainer import (
     Position,
     Trainer,
     batch_rows,
-    to_disk,
-    within_memory,
 )
 
 __all__ = ["Position", "Trainer", "finish", "train"]
@@ -144,7 +143,7 @@ def _train(
             else:
                 at.pending = False
                 best = trainer.note(scores)
-                with stop.saving(), to_disk(trainer.folder):
+                with stop.saving(), writing(trainer.folder):
                     if best:
                         model = trainer.folder / "model.safetensors"
                         files.save_weights(model, trainer.predicting())
@@ -165,7 +164,7 @@ def _train(
 
     if reason != "stopped":
         memory = within_memory(trainer.folder, "the making of the mean", "free memory")
-        with stop.saving(), to_disk(trainer.folder), memory:
+        with stop.saving(), writing(trainer.folder), memory:
             problems = finish(trainer)
         yield from (Noticed(f"{problem}: left out of the mean") for problem in problems)
     try:
@@ -228,7 +227,7 @@ def finish(trainer: Trainer) -> list[str]:
     config, model = trainer.config, trainer.folder / "model.safetensors"
     problems: list[str] = []
     if config.average_checkpoints > 1:
-        mean, problems = files.mean_of(trainer.averaged())
+        mean, problems = checkpoints.mean(trainer.averaged())
         files.save_weights(model, mean)
     elif not model.exists():  # nothing was ever evaluated
         files.save_weights(model, trainer.predicting())

@@ -19,12 +19,13 @@ from torch import Tensor
 from saccade.data.batches import Batch, Epoch
 from saccade.data.lines import Example
 from saccade.errors import TrainingError
-from saccade.runs import files
+from saccade.runs import checkpoints, files
+from saccade.runs.failures import within_memory, writing
 from saccade.setup.prepare import Prepared, in_memory
 from saccade.tasks.task import Batches, Pair, Query, Request
 from saccade.training.events import Event, Noticed
 from saccade.training.stop import Stop
-from saccade.training.trainer import EVALUATING, Trainer, to_disk, within_memory
+from saccade.training.trainer import EVALUATING, Trainer
 
 LONG = 600.0  # seconds of training that are worth a preflight
 MOST = 30.0  # seconds that it may take
@@ -137,9 +138,9 @@ def as_large_as_any(trainer: Trainer) -> Files:
 def try_disk(trainer: Trainer, parts: Files) -> None:
     """Write a checkpoint and read it back."""
     folder = trainer.folder / "preflight"
-    with to_disk(trainer.folder):
+    with writing(trainer.folder):
         shutil.rmtree(folder, ignore_errors=True)
-        problem = files.defect(files.save_checkpoint(folder, 0, parts, {}))
+        problem = checkpoints.defect(checkpoints.save(folder, 0, parts, {}))
     if problem:
         raise TrainingError(
             f"{folder}: a checkpoint was not read back as it was written: {problem}"
@@ -150,7 +151,7 @@ def refuse_small_disk(trainer: Trainer, parts: Files) -> int:
     """The bytes of a checkpoint; TrainingError if the disk has no room for all that are kept."""
     size = sum(t.numel() * t.element_size() for tensors in parts.values() for t in tensors.values())
     many = max(trainer.config.keep, trainer.config.average_checkpoints)
-    there = len(files.checkpoints(trainer.folder / "checkpoints"))
+    there = len(checkpoints.paths(trainer.folder / "checkpoints"))
     needed = size * (max(many - there, 0) + 2)  # one is written before the oldest is removed
     free = shutil.disk_usage(trainer.folder).free
     if free < needed:

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from saccade.runs import files
+from saccade.runs.failures import disk_failure
 from saccade.training.events import (
     Changed,
     Evaluated,
@@ -155,7 +155,7 @@ def _log(path: Path) -> Iterator[Any]:
                 end.truncate(end.tell() - len(tail) + tail.rfind(b"\n") + 1)
         log = path.open("a", encoding="utf-8")
     except OSError as error:
-        raise files.failure(path, path.parent, error) from None
+        raise disk_failure(path, path.parent, error) from None
     try:
         yield log
     finally:
@@ -170,7 +170,7 @@ def _write(log: Any, event: Event) -> None:
         log.flush()
     except OSError as error:
         path = Path(log.name)
-        raise files.failure(path, path.parent, error) from None
+        raise disk_failure(path, path.parent, error) from None
 
 
 @contextmanager
@@ -192,7 +192,7 @@ def _tensorboard(folder: Path) -> Iterator[Any]:
     try:
         writer = SummaryWriter(str(path))
     except OSError as error:
-        raise files.failure(path, folder, error) from None
+        raise disk_failure(path, folder, error) from None
 
     def send(event: Event) -> None:
         if isinstance(event, StepDone):
@@ -205,7 +205,7 @@ def _tensorboard(folder: Path) -> Iterator[Any]:
             for name, value in scalars.items():
                 writer.add_scalar(name, value, event.step)
         except OSError as error:
-            raise files.failure(path, folder, error) from None
+            raise disk_failure(path, folder, error) from None
 
     before = threading.excepthook
     threading.excepthook = lambda found: None if _of_a_disk(found) else before(found)

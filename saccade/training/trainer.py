@@ -5,8 +5,7 @@ that does not fit into memory is done again in parts, with the same random numbe
 numbers are not finite never reaches the weights.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from math import inf, isfinite
 from pathlib import Path
@@ -23,7 +22,8 @@ from saccade.models.build import Network
 from saccade.nn.dropout import RowSlice, slice_of
 from saccade.nn.padded import Padded
 from saccade.nn.state import leaves, select, with_leaves
-from saccade.runs import files
+from saccade.runs import checkpoints, files, guard
+from saccade.runs.failures import within_memory, writing
 from saccade.runs.machine import autocast, choose_precision, out_of_memory, seed_all
 from saccade.tasks.task import Pair, Task, device_of
 from saccade.training.optim import MovingAverage, build_optimizer, rate_at, scale_gradients
@@ -256,10 +256,10 @@ class Trainer:
             at.saved = [*(step for step in at.saved if step < at.step), at.step][-most:]
         state = asdict(at) | {"scaler": self.scaler.state_dict()}
         state["config"] = self.task.config.model_dump(mode="json", exclude_none=True)
-        with to_disk(self.folder):
+        with writing(self.folder):
             folder = self.folder / "checkpoints"
-            path = files.save_checkpoint(folder, at.step, self.tensors(), state)
-        files.remove_checkpoints(folder, [path, *map(self._checkpoint, self._kept())])
+            path = checkpoints.save(folder, at.step, self.tensors(), state)
+        checkpoints.remove(folder, [path, *map(self._checkpoint, self._kept())])
         return path
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:
@@ -294,15 +294,17 @@ class Trainer:
         slow = then.slow * SLOWER
         if slow < SLOWER**TIMES:
             return None
-        sound = [path for path in map(self._checkpoint, then.saved) if files.defect(path) is None]
+        saved = map(self._checkpoint, then.saved)
+        sound = [path for path in saved if checkpoints.defect(path) is None]
         if sound:
             self.restore(sound[-1])
         else:
             files.copy_weights(files.weights_of(self.task.build()), self.network, self.folder)
             self.begin()
         at, folder = self.at, self.folder / "checkpoints"
-        earlier = [path for path in files.checkpoints(folder) if files.step_of(path) <= at.step]
-        files.remove_checkpoints(folder, earlier if sound else [])  # what is later is no more
+        paths = checkpoints.paths(folder)
+        earlier = [path for path in paths if checkpoints.step_of(path) <= at.step]
+        checkpoints.remove(folder, earlier if sound else [])  # what is later is no more
         at.slow, at.skipped, at.seconds = slow, then.skipped, then.seconds
         at.best = max(at.best, then.best)  # model.safetensors still holds it
         return at.step
@@ -327,7 +329,7 @@ class Trainer:
         """Take over the optimiser's state and what is carried, tensor by tensor."""
         order = [p for group in self.optimizer.param_groups for p in group["params"]]
         form = leaves(self.task.carry(self.network, 1))
-        for key, entry in files.read_header(path).tensors.items():  # all of them before any is read
+        for key, entry in guard.read_header(path).tensors.items():  # all of them before any is read
             kind, number, *name = key.split(".")
             known = order if kind == "optimizer" else form
             if kind not in ("optimizer", "carry") or not 0 <= int(number) < len(known):
@@ -358,39 +360,6 @@ class Trainer:
             if len({part.size(0) for part in parts}) != 1:
                 raise ValueError("the carried state is that of another network")
             self.carry = with_leaves(self.task.carry(self.network, 1), parts)
-
-
-@contextmanager
-def to_disk(folder: Path) -> Iterator[None]:
-    """A disk that is full or fails ends training, with a line that says what is left."""
-    try:
-        yield
-    except OSError as error:
-        raise TrainingError(
-            f"{folder}: cannot be written: {error.strerror or error}; training has stopped, "
-            f"{left_in(folder)}; make room, then: saccade resume {folder}"
-        ) from None
-
-
-@contextmanager
-def within_memory(folder: Path, work: str, advice: str) -> Iterator[None]:
-    """Memory that ends where nothing can be cut ends training, with a line that says what to do."""
-    try:
-        yield
-    except (RuntimeError, MemoryError) as error:
-        if not out_of_memory(error):
-            raise
-        message = (str(error).splitlines() or ["no memory"])[0]
-        raise TrainingError(
-            f"{folder}: out of memory in {work}; training has stopped, {left_in(folder)}; "
-            f"{advice}, then: saccade resume {folder} ({message})"
-        ) from None
-
-
-def left_in(folder: Path) -> str:
-    """What a run can go on from."""
-    path, _ = files.latest_checkpoint(folder / "checkpoints")
-    return f"{path.name} is sound" if path else "there is no checkpoint yet"
 
 
 # --- parts of batches -----------------------------------------------------------------------------
