@@ -16,7 +16,7 @@ from saccade.models.decoders import RecurrentDecoder
 from saccade.tasks.language import LanguageModel
 from saccade.training.trainer import Trainer
 from saccade.verify import LAWS, verify
-from tests.training.test_training import SMALL, run_through, settings
+from tests.helpers import SMALL, run_through, settings
 
 
 @pytest.fixture(scope="module")

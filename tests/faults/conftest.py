@@ -9,7 +9,7 @@ from saccade.config import write_toml
 from tests.faults.giants import make_large
 from tests.faults.memory import Gauge
 from tests.faults.processes import Server, result_of
-from tests.training.test_training import settings
+from tests.helpers import settings
 
 KINDS = ("transformer", "lstm", "language model", "tagger")
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from saccade.data.batches import LONGEST
-from saccade.runs import files
+from saccade.runs import checkpoints, files
 from saccade.runs.folder import read_config
 from saccade.setup.prepare import load_task
 from tests.faults.memory import GOLDEN, MB
@@ -25,7 +25,7 @@ MANY = 10 * MB  # ids, or lines
 
 
 def the_checkpoint(run: Path) -> Path:
-    return files.checkpoints(run / "checkpoints")[-1]
+    return checkpoints.paths(run / "checkpoints")[-1]
 
 
 def sealed(folder: Path, step: int) -> None:

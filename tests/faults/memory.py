@@ -195,14 +195,14 @@ def verify(run: Path) -> None:
 def restore(run: Path) -> None:
     """Read a checkpoint into a network that is there already."""
     from saccade.models.build import materialize
-    from saccade.runs import files
+    from saccade.runs import checkpoints
     from saccade.runs.folder import read_config
     from saccade.setup.prepare import load_task
     from saccade.training.trainer import Trainer
 
     task = load_task(read_config(run), run)
     trainer = Trainer(task, materialize(task.build_meta(), 1), run)
-    outcome = measured(trainer.restore, files.checkpoints(run / "checkpoints")[-1])
+    outcome = measured(trainer.restore, checkpoints.paths(run / "checkpoints")[-1])
     assert not outcome.error, outcome
     raise ArithmeticError(outcome.peak)  # a number that is handed over
 

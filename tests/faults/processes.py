@@ -152,14 +152,14 @@ def die_at(save: int, number: int) -> None:
     from saccade.training import trainer
 
     shim = Shim(fault).__enter__()
-    real = trainer.files.save_checkpoint
+    real = trainer.checkpoints.save
 
     def counted(*words: Any) -> Path:
         nonlocal saves
         saves += 1
         return real(*words)
 
-    trainer.files.save_checkpoint = counted
+    trainer.checkpoints.save = counted
     assert shim.count == 0
 
 

@@ -11,7 +11,7 @@ import torch
 from saccade.config import parse
 from saccade.data.batches import collate
 from saccade.errors import TrainingError
-from saccade.runs import files
+from saccade.runs import checkpoints, files
 from saccade.setup.prepare import prepare
 from saccade.tasks.translate import Translate
 from saccade.training import loop
@@ -22,7 +22,7 @@ from saccade.training.stop import Stop
 from saccade.training.trainer import Trainer
 from tests.faults.conftest import Small
 from tests.faults.processes import Server
-from tests.training.test_training import SMALL, new_folder, run_through, settings, until, weights
+from tests.helpers import SMALL, new_folder, run_through, settings, until, weights
 
 
 def spoil(monkeypatch: pytest.MonkeyPatch, kind: str, when: Any) -> None:
@@ -64,7 +64,7 @@ def test_a_step_that_is_not_finite_never_reaches_the_weights(
     spoil(monkeypatch, kind, lambda trainer: trainer.at.step in (4, 7, 8))
     events = run_through(config, tmp_path / "run")
     assert [(e.step, e.total) for e in events if isinstance(e, Skipped)] == [(5, 1), (8, 2), (9, 3)]
-    for path in files.checkpoints(tmp_path / "run" / "checkpoints"):
+    for path in checkpoints.paths(tmp_path / "run" / "checkpoints"):
         for file in path.glob("*.safetensors"):
             assert all(t.isfinite().all() for t in files.read_tensors(file).values())
     ready, before = prepare(config, tmp_path / "run"), None
@@ -158,7 +158,9 @@ def test_going_back_passes_over_what_is_damaged_and_keeps_the_best(
                 damaged = folder / "checkpoints" / "step-00000006" / "model.safetensors"
                 damaged.write_bytes(b"?")
             case Noticed() if "back to step 3" in event.text:
-                saves = [files.step_of(path) for path in files.checkpoints(folder / "checkpoints")]
+                saves = [
+                    checkpoints.step_of(path) for path in checkpoints.paths(folder / "checkpoints")
+                ]
     assert saves == [3]  # what is later is no more
     assert event.step == 12
     assert all(torch.equal(weight, best[name]) for name, weight in weights(folder).items())

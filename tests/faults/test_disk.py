@@ -18,7 +18,7 @@ from saccade.training.session import resume, start
 from tests.faults.processes import Server
 from tests.faults.shim import Shim
 from tests.faults.test_hostile import GOLDEN
-from tests.training.test_training import new_folder, settings
+from tests.helpers import new_folder, settings
 
 
 @pytest.fixture

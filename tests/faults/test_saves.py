@@ -15,10 +15,10 @@ import safetensors.torch
 import torch
 
 from saccade.errors import CheckpointError, TrainingError
-from saccade.runs import files
+from saccade.runs import checkpoints, files
 from saccade.training.session import resume, start
 from tests.faults.shim import Shim
-from tests.training.test_training import new_folder, run_through, settings, weights
+from tests.helpers import new_folder, run_through, settings, weights
 
 TENSORS = {
     "model": {"a": torch.arange(6.0).view(2, 3), "b": torch.ones(5)},
@@ -29,14 +29,14 @@ TENSORS = {
 def save(folder: Path, step: int, value: float) -> None:
     """What training does: a new checkpoint, then the old one goes."""
     files = {"model": {"a": torch.full((50,), value)}, "training": {"c": torch.ones(20)}}
-    path = files.save_checkpoint(folder / "checkpoints", step, files, {"value": value})
-    files.remove_checkpoints(folder / "checkpoints", [path])
+    path = checkpoints.save(folder / "checkpoints", step, files, {"value": value})
+    checkpoints.remove(folder / "checkpoints", [path])
 
 
 def found(folder: Path) -> float:
     """What a resumed run would read."""
-    files.recover(folder / "checkpoints")
-    path, problems = files.latest_checkpoint(folder / "checkpoints")
+    checkpoints.recover(folder / "checkpoints")
+    path, problems = checkpoints.latest(folder / "checkpoints")
     assert path is not None, problems
     value = files.read_json(path / "state.json")["value"]
     tensors = files.read_tensors(path / "model.safetensors")
@@ -278,7 +278,7 @@ def test_a_crash_leaves_the_old_checkpoint_or_the_new_one(
             left = tmp_path / f"{upto}-{attempt}"
             crash.leave(upto, numbers, left)
             if first and upto <= after:
-                path, _ = files.latest_checkpoint(left / "checkpoints")
+                path, _ = checkpoints.latest(left / "checkpoints")
                 assert path is None or found(left) == 2.0
             else:
                 value = found(left)
@@ -353,20 +353,20 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The checkpoints of a small run: an older one and a newer one."""
     folder = tmp_path_factory.mktemp("bits")
     run_through(settings("transformer", folder, keep=2), folder / "run")
-    assert len(files.checkpoints(folder / "run" / "checkpoints")) == 2
+    assert len(checkpoints.paths(folder / "run" / "checkpoints")) == 2
     return folder / "run" / "checkpoints"
 
 
 def passed_over(folder: Path, damaged: Path) -> None:
-    older, newer = files.checkpoints(folder)
-    path, problems = files.latest_checkpoint(folder)
+    older, newer = checkpoints.paths(folder)
+    path, problems = checkpoints.latest(folder)
     assert path == older, f"{damaged} was not found to be damaged"
     assert str(newer) in problems[0]
 
 
 def test_a_thousand_flipped_bits_are_found(two: Path) -> None:
     numbers = random.Random(6)
-    found = sorted(files.checkpoints(two)[-1].iterdir())
+    found = sorted(checkpoints.paths(two)[-1].iterdir())
     assert {file.name for file in found} >= files.WANTED | {files.MANIFEST}
     for i in range(1000):
         file = found[i % len(found)]
@@ -376,12 +376,12 @@ def test_a_thousand_flipped_bits_are_found(two: Path) -> None:
         file.write_bytes(changed)
         passed_over(two, file)
         file.write_bytes(data)
-    assert files.latest_checkpoint(two)[0] == files.checkpoints(two)[-1]
+    assert checkpoints.latest(two)[0] == checkpoints.paths(two)[-1]
 
 
 def test_two_hundred_truncations_are_found(two: Path) -> None:
     numbers = random.Random(7)
-    found = sorted(files.checkpoints(two)[-1].iterdir())
+    found = sorted(checkpoints.paths(two)[-1].iterdir())
     for i in range(200):
         file = found[i % len(found)]
         data = file.read_bytes()

@@ -268,7 +268,7 @@ def test_a_second_process_is_refused_and_a_dead_one_is_not_in_the_way(tmp_path: 
     from saccade.errors import CheckpointError
     from saccade.runs.folder import locked
     from saccade.training.session import resume, start
-    from tests.training.test_training import new_folder, settings
+    from tests.helpers import new_folder, settings
 
     config = settings("lstm", tmp_path)
     folder = new_folder(config, tmp_path / "run")

@@ -17,7 +17,7 @@ from saccade.tasks.task import Prediction, Query, Request, Task, drop_words, in_
 from saccade.tasks.translate import encode_sources, own_guesses
 from saccade.text.vocab import EOS, SEP, UNK
 from tests.architectures import DECODERS, ENCODERS
-from tests.training.test_training import corpus
+from tests.helpers import corpus
 
 TASKS = ("translate", "classify", "tag", "language")
 SOURCES = {
