@@ -189,6 +189,7 @@ def _tensorboard(folder: Path) -> Iterator[Any]:
         yield lambda event: None
         return
     path = folder / "tensorboard"
+    others = set(threading.enumerate())
     try:
         writer = SummaryWriter(str(path))
     except OSError as error:
@@ -207,16 +208,18 @@ def _tensorboard(folder: Path) -> Iterator[Any]:
         except OSError as error:
             raise disk_failure(path, folder, error) from None
 
+    own = set(threading.enumerate()) - others  # the thread in which the writer writes
     before = threading.excepthook
-    threading.excepthook = lambda found: None if _of_a_disk(found) else before(found)
+
+    def hook(found: Any) -> None:
+        """Pass over the OSError of the writer's thread: the next call of the writer raises it."""
+        if found.thread not in own or not issubclass(found.exc_type, OSError):
+            before(found)
+
+    threading.excepthook = hook
     try:
         yield send
     finally:
         with suppress(OSError):  # what a full disk has not taken
             writer.close()
         threading.excepthook = before
-
-
-def _of_a_disk(found: Any) -> bool:
-    """Whether a thread ended by an OSError: TensorBoard's hands it on to the next call, too."""
-    return issubclass(found.exc_type, OSError)
