@@ -145,6 +145,7 @@ def predict(
 ) -> None:
     """A line in, a line out, in order; with --nbest up to N lines of score<TAB>text for each."""
     from saccade.errors import ConfigError
+    from saccade.runs.machine import tune_malloc
     from saccade.runs.run import LINES, load
     from saccade.training.report import counting
 
@@ -154,6 +155,7 @@ def predict(
     wanted = _decode(settings, engine, int8)
     wanted |= {"width": width} if width is not None else {}
     wanted |= {"sample": True} if sample else {}
+    tune_malloc()
     model = load(run)
     fellows = [load(other) for other in others or []]
     named = file is not None and str(file) != "-"
@@ -227,8 +229,10 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """The task's metrics on a file."""
+    from saccade.runs.machine import tune_malloc
     from saccade.runs.run import load
 
+    tune_malloc()
     scores = load(run).evaluate(
         *(data or []),
         settings=_decode(settings, engine, int8),
@@ -246,9 +250,11 @@ def score(run: RunFolder, data: Data, as_json: AsJson = False) -> None:
     """log p(target | source) and perplexity of each example, a line each."""
     from math import exp
 
+    from saccade.runs.machine import tune_malloc
     from saccade.runs.run import load
 
     _end_quietly()
+    tune_malloc()
     total, tokens = 0.0, 0
     for log_p, count in load(run).score(*data):
         total, tokens = total + log_p, tokens + count
@@ -280,10 +286,12 @@ def exact(
     """The best output of all beside what beams find: errors of the search, and of the model."""
     from itertools import islice
 
+    from saccade.runs.machine import tune_malloc
     from saccade.runs.run import load
     from saccade.tasks.exact import summary
     from saccade.training.report import counting
 
+    tune_malloc()
     model = load(run)
     wanted = {"alpha": alpha, "length": "power"} | _decode(settings, None, False)
     lines = []

@@ -27,8 +27,9 @@ from saccade.errors import CheckpointError
 from saccade.models.networks import Generator, Network, shifted
 from saccade.nn.dropout import RowSlice, slice_of
 from saccade.nn.padded import Padded
-from saccade.runs import files
-from saccade.runs.run import check_ids, load
+from saccade.runs import checkpoints, files
+from saccade.runs.guard import check_ids
+from saccade.runs.run import load
 from saccade.setup.prepare import reopen
 from saccade.tasks.generate import SILENT
 from saccade.tasks.registry import load_task
@@ -214,7 +215,7 @@ def resuming_is_never_having_stopped(sample: Sample) -> Law:
     def replay(folder: Path, last: int) -> None:
         folder.mkdir(exist_ok=True)
         trainer, stop = Trainer(task, copy.deepcopy(sample.network), folder), Stop()
-        path, _ = files.latest_checkpoint(folder / "checkpoints")
+        path, _ = checkpoints.latest(folder / "checkpoints")
         if path is not None:
             restore(trainer, path)
         for event in loop.train(trainer, ready.train, dev, few, stop):
@@ -225,7 +226,7 @@ def resuming_is_never_having_stopped(sample: Sample) -> Law:
         replay(straight, STEPS + 1)
         replay(halted, STEPS // 2)
         replay(halted, STEPS + 1)
-        ends = [files.checkpoints(folder / "checkpoints")[-1] for folder in (straight, halted)]
+        ends = [checkpoints.paths(folder / "checkpoints")[-1] for folder in (straight, halted)]
         found = [
             {f"{file} {key}": tensor.clone() for file in ("model", "training")
              for key, tensor in files.read_tensors(end / f"{file}.safetensors").items()}

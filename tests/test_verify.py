@@ -16,7 +16,7 @@ from saccade.models.decoders import RecurrentDecoder
 from saccade.models.networks import Generator
 from saccade.training import saving
 from saccade.verify import LAWS, verify
-from tests.training.test_training import SMALL, run_through, settings
+from tests.helpers import SMALL, run_through, settings
 
 
 @pytest.fixture(scope="module")

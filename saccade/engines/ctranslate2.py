@@ -14,7 +14,7 @@ import torch
 
 from saccade import config as c
 from saccade.decoding.search import Hypothesis, Length
-from saccade.engines.export import export_ctranslate2, is_export, is_safe, longest, spec_of, why_not
+from saccade.engines.export import export_ctranslate2, longest, spec_of, why_not
 from saccade.engines.processes import cores
 from saccade.errors import ConfigError
 from saccade.models.networks import Generator
@@ -88,20 +88,13 @@ def vocabularies(task: GeneratingTask) -> tuple[list[str], list[str]]:
     return source, names_of(task.output)
 
 
-def exported(task: GeneratingTask, run: Path) -> Path | None:
-    """Where a run has its model as CTranslate2 reads it, if it is there, whole and safe to read."""
-    made = run / "ctranslate2"
-    if not is_export(made, run / "model.safetensors"):
-        return None
-    shapes, names = task.build_meta(), vocabularies(task)
-    assert isinstance(shapes, Generator)
-    return made if is_safe(made, spec_of(task.config, shapes, *names), *names) else None
-
-
 class CTranslate2Engine:
-    """A CTranslate2 model, with a worker of one thread for each core."""
+    """A CTranslate2 model, with a worker of one thread for each core.
 
-    def __init__(self, task: Task, network: Any, decode: c.Decode, run: Path):
+    `exported` is a vetted export of these weights; without one, the model is exported now.
+    """
+
+    def __init__(self, task: Task, network: Any, decode: c.Decode, exported: Path | None):
         if torch.cpu._is_avx512_supported():  # by itself it uses it on Intel's processors alone
             os.environ.setdefault("CT2_FORCE_CPU_ISA", "AVX512")
         import ctranslate2
@@ -115,20 +108,15 @@ class CTranslate2Engine:
         self.workers = decode.workers or cores()
         make = ctranslate2.Translator if self.source else ctranslate2.Generator
         with tempfile.TemporaryDirectory(prefix="saccade-") as temporary:
+            if exported is None:
+                export(task, network, Path(temporary))
             self.model = make(
-                str(self._folder(run, Path(temporary))),
+                str(exported or temporary),
                 device="cpu",
                 compute_type="int8" if decode.int8 else "float32",
                 inter_threads=self.workers,
                 intra_threads=1,
             )
-
-    def _folder(self, run: Path, temporary: Path) -> Path:
-        """Where the model is: exported before from these very weights, or now."""
-        if made := exported(self.task, run):
-            return made
-        export(self.task, self.network, temporary)
-        return temporary
 
     def asked(self, request: Request) -> "Asked":
         """The engine for one request."""

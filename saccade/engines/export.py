@@ -3,10 +3,7 @@
 The weights are the same; what differs is their layout, and that positions are a table.
 """
 
-import hashlib
 import json
-import os
-import struct
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from saccade import config as c
+from saccade.data.digest import digest
 from saccade.errors import ConfigError
 from saccade.models.decoders import TransformerDecoder
 from saccade.models.encoders import Encoder
@@ -26,9 +24,7 @@ from saccade.nn.stems import TextStem
 from saccade.nn.transformer import Block, FeedForward
 
 POSITIONS = 2048  # of a table of waves, which here has an end
-STAMP = "saccade.json"
-LARGEST = 1 << 14  # bytes of the stamp
-SPARE = 1 << 27  # bytes of an export that are no weights: names, positions
+STAMP = "saccade.json"  # of which weights the export is, and the hash of each file
 
 
 def why_not(config: c.Config) -> str:
@@ -94,87 +90,6 @@ def export_ctranslate2(spec: Any, folder: Path, stamp: str = "") -> None:
         (folder / STAMP).write_text(said, encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"{folder}: cannot be written: {error.strerror or error}") from None
-
-
-def is_export(folder: Path, weights: Path) -> bool:
-    """Whether a folder holds what was made from these weights, whole and unchanged, and no more."""
-    try:
-        with os.scandir(folder) as found:
-            entries = {entry.name: entry for entry in found}
-        plain = all(entry.is_file(follow_symlinks=False) for entry in entries.values())
-        if folder.is_symlink() or not plain or entries.pop(STAMP).stat().st_size > LARGEST:
-            return False
-        most = 4 * weights.stat().st_size + SPARE
-        if sum(entry.stat().st_size for entry in entries.values()) > most:
-            return False
-        said = json.loads((folder / STAMP).read_text(encoding="utf-8"))
-        if said["weights"] != digest(weights) or said["files"].keys() != entries.keys():
-            return False
-        return all(digest(folder / name) == sha for name, sha in said["files"].items())
-    except (AttributeError, KeyError, OSError, RecursionError, TypeError, ValueError):
-        return False
-
-
-def is_safe(folder: Path, spec: Any, source: list[str], target: list[str]) -> bool:
-    """Whether an export has every name and size that ours would have: CTranslate2 trusts them.
-
-    A stamp does not tell, for an enemy can write one, too. No weight is read.
-    """
-    settings = json.dumps(spec.config.to_dict(), indent=2, sort_keys=True) + "\n"
-    texts = {"config.json": settings, "source_vocabulary.json": json.dumps(source, indent=2)}
-    words = json.dumps(target, indent=2)
-    try:
-        return _is_model(folder / "model.bin", spec) and all(
-            path.stat().st_size == len(text := texts.get(path.name, words))
-            and path.read_text(encoding="utf-8") == text
-            for path in folder.iterdir()
-            if path.name not in ("model.bin", STAMP)
-        )
-    except (IndexError, KeyError, OSError, ValueError, struct.error):
-        return False
-
-
-def _is_model(path: Path, spec: Any) -> bool:
-    """Whether a file has all the variables of a model, and nothing else."""
-    from ctranslate2.specs.model_spec import CURRENT_BINARY_VERSION
-
-    begin = CURRENT_BINARY_VERSION, f"{spec.name}\0".encode(), spec.revision
-    missing = {f"{name}\0".encode(): value for name, value in spec.variables().items()}
-    found: dict[bytes, Any] = {}
-    kinds = ("float32", "int8", "int16", "int32", "float16", "bfloat16")  # by CTranslate2's number
-    with path.open("rb") as file:
-
-        def numbers(form: str) -> Any:
-            return struct.unpack(f"={form}", file.read(struct.calcsize(f"={form}")))
-
-        def name() -> bytes:
-            return file.read(*numbers("H"))
-
-        if (*numbers("I"), name(), *numbers("I")) != begin:
-            return False
-        for _ in range(*numbers("I")):
-            key = name()
-            found[key] = value = missing.pop(key)  # each of them once
-            dims = numbers(f"{numbers('B')[0]}I")
-            kind, size = numbers("BI")
-            if (*dims, kinds[kind], size) != (*value.shape, value.dtype, value.num_bytes()):
-                return False
-            if value.is_scalar():  # how many heads there are, for one
-                if file.read(size) != value.to_bytes():
-                    return False
-            else:
-                file.seek(size, os.SEEK_CUR)
-        for _ in range(*numbers("I")):  # what is the same as another
-            value, same = missing.pop(name()), found[name()]
-            if value.is_scalar() or (*value.shape, value.dtype) != (*same.shape, same.dtype):
-                return False
-        return not missing and file.tell() == path.stat().st_size
-
-
-def digest(path: Path) -> str:
-    """The SHA-256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _is_ours(path: Path) -> bool:

@@ -1,39 +1,35 @@
-"""Weights and training states on disk: written aside, fsynced, hashed, renamed; never pickled.
+"""The files of a run: written aside, fsynced, hashed, renamed; safetensors and JSON, never pickle.
 
-A checkpoint is old or new, never half. Nothing that is read here is trusted: a file is a plain
-file, no link and no pipe; it has the size and the hash that a manifest says; what is in it fits
-the network. What does not is a CheckpointError.
+A file is the old one or the new one, never half. What is read is first checked by `guard`.
 """
 
 import hashlib
 import json
 import os
 import re
-import shutil
-import stat
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
-import safetensors
 import torch
 from torch import Tensor, nn
 
-from saccade.errors import CheckpointError, TrainingError
-from saccade.runs.legacy import current_name
-from saccade.runs.machine import out_of_memory
+from saccade.data.digest import digest
+from saccade.errors import CheckpointError
+from saccade.runs.guard import (
+    Header,
+    fitting_header,
+    read_header,
+    require_plain_file,
+    require_shapes,
+    require_small_file,
+    shortened,
+)
 
 FORMAT = 1  # of a run directory; a reader refuses what is newer
 MANIFEST = "manifest.json"
-WANTED = {"model.safetensors", "training.safetensors", "state.json"}  # what a checkpoint is made of
-BLOCK = 1 << 24  # bytes written at once, at most
-SMALL = 1 << 20  # ... and at least, as far as there are so many
-LARGEST = {"config.toml": 1 << 17, MANIFEST: 1 << 16, "state.json": 1 << 21}  # bytes
-VOCABULARY = 1 << 25  # ... of any other JSON file
-FREE = 1 << 27  # bytes of memory that JSON may take in any run: 80,000 pieces of a vocabulary
-HEADER = 1 << 22  # bytes of a safetensors file that tell of its tensors ...
-TENSORS = 1 << 15  # ... and how many: the layers of two stacks, and a state of each weight
+MAX_WRITE_BYTES = 1 << 24  # of one call
+JOINED_BYTES = 1 << 20  # smaller blocks are joined up to this size
 DTYPES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
     torch.int64: "I64", torch.int32: "I32", torch.uint8: "U8", torch.bool: "BOOL",
@@ -53,7 +49,7 @@ def write_file(path: Path, blocks: Iterable[Any]) -> Entry:
         for block in _joined(blocks):
             left = memoryview(block)
             while left:
-                some = left[:BLOCK]
+                some = left[:MAX_WRITE_BYTES]
                 written = os.write(descriptor, some)
                 sha.update(some[:written])
                 size, left = size + written, left[written:]
@@ -67,10 +63,10 @@ def _joined(blocks: Iterable[Any]) -> Iterator[Any]:
     """The same bytes, with the small blocks joined."""
     small = bytearray()
     for block in blocks:
-        if len(small) + len(block) > SMALL and small:
+        if len(small) + len(block) > JOINED_BYTES and small:
             yield small
             small = bytearray()
-        if len(block) > SMALL:
+        if len(block) > JOINED_BYTES:
             yield block
         else:
             small += bytes(block)
@@ -123,63 +119,11 @@ def save_weights(path: Path, weights: Mapping[str, Tensor]) -> None:
     sync(path.parent)
 
 
-def save_checkpoint(
-    folder: Path, step: int, files: Mapping[str, Mapping[str, Tensor]], state: Any
-) -> Path:
-    """Write `checkpoints/step-N` whole, or leave no trace of it."""
-    final, aside, old = (folder / f"{name}-{step:08d}" for name in ("step", ".aside", ".old"))
-    try:
-        if not folder.is_dir():
-            os.mkdir(folder)
-            sync(folder.parent)
-        recover(folder)
-        os.mkdir(aside)
-        written = {f"{name}.safetensors": write_tensors(aside / f"{name}.safetensors", tensors)
-                   for name, tensors in files.items()}  # fmt: skip
-        text = json.dumps(state, indent=1).encode()
-        written["state.json"] = write_file(aside / "state.json", [text])
-        write_manifest(aside, written, step)
-        if final.exists():  # of the same step, and so perhaps the only one
-            os.replace(final, old)
-        os.replace(aside, final)
-        sync(folder)
-    except OSError:
-        with suppress(OSError):
-            recover(folder)
-        raise
-    shutil.rmtree(old, ignore_errors=True)
-    return final
-
-
-def write_manifest(folder: Path, files: Mapping[str, Entry], step: int = 0) -> None:
-    """Write down what a folder's files are, and sync the folder."""
-    manifest = {"format": FORMAT, "step": step, "files": files}
+def write_manifest(folder: Path, entries: Mapping[str, Entry], step: int = 0) -> None:
+    """Write down the sizes and hashes of a folder's files, and sync the folder."""
+    manifest = {"format": FORMAT, "step": step, "files": entries}
     write_file(folder / MANIFEST, [json.dumps(manifest, indent=1).encode()])
     sync(folder)
-
-
-def recover(folder: Path) -> None:
-    """Put right what a process left that died while it wrote or removed a checkpoint."""
-    olds = list(folder.glob(".old-*"))
-    for old in olds:
-        final = folder / old.name.replace(".old", "step")
-        if not final.exists():
-            os.replace(old, final)
-    if olds:
-        sync(folder)  # what stands in the place of an old one must be on the disk before it goes
-    for left in (*folder.glob(".old-*"), *folder.glob(".aside-*"), *folder.glob(".gone-*")):
-        shutil.rmtree(left, ignore_errors=True)
-
-
-def remove_checkpoints(folder: Path, keep: Iterable[Path]) -> None:
-    """Remove the checkpoints that are not in `keep`; none of them is ever half removed."""
-    kept = set(keep)
-    for path in checkpoints(folder):
-        if path not in kept:
-            gone = folder / path.name.replace("step", ".gone")
-            with suppress(OSError):
-                os.replace(path, gone)
-            shutil.rmtree(gone, ignore_errors=True)
 
 
 def sync(path: Path) -> None:
@@ -192,56 +136,6 @@ def sync(path: Path) -> None:
 
 
 # --- reading --------------------------------------------------------------------------------------
-
-
-def require_plain_file(path: Path) -> os.stat_result:
-    """CheckpointError unless this is a plain file; what it is, if it is."""
-    try:
-        found = os.lstat(path)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise CheckpointError(f"{path}: cannot be read: {reason}") from None
-    if stat.S_ISLNK(found.st_mode):
-        raise CheckpointError(f"{path}: is a link; a run holds plain files: copy the file here")
-    if not stat.S_ISREG(found.st_mode):
-        raise CheckpointError(f"{path}: is no plain file")
-    return found
-
-
-def require_small_file(path: Path, room: int = FREE) -> int:
-    """The bytes of memory that a JSON file takes to read; CheckpointError if there is no room.
-
-    And unless it, or a TOML file, is plain, and as small as ours are.
-    """
-    most = LARGEST.get(path.name, VOCABULARY)
-    if require_plain_file(path).st_size > most:
-        raise CheckpointError(f"{path}: is larger than {most >> 10:,} KB, which none of ours is")
-    needed = 0 if path.suffix == ".toml" else memory_of(path)
-    if needed > room:
-        raise CheckpointError(
-            f"{path}: would take {needed >> 20:,} MB of memory, and one that fits the weights of "
-            f"this run takes at most {max(room, 0) >> 20:,} MB"
-        )
-    return needed
-
-
-def memory_of(path: Path) -> int:
-    """About how many bytes of memory it takes to read a JSON file, a vocabulary's at most.
-
-    Found in a small part of that: a value takes far more memory than bytes of the file.
-    """
-    bytes_, width, names, texts, values = 0, 1, 0, 0, 0
-    try:
-        with path.open("rb") as file:
-            for block in iter(lambda: file.read(SMALL), b""):
-                if not block.isascii():  # one character beyond makes all of a text wider
-                    width = max(width, 4 if re.search(rb"[\xf0-\xff]", block) else 2)
-                names, texts = names + block.count(b'":'), texts + block.count(b'"') // 2
-                values += sum(block.count(mark) for mark in (b",", b"[", b"{"))
-                bytes_ += len(block)
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
-    return 640 * names + 220 * max(0, texts - names) + 48 * values + (2 * width + 2) * bytes_
 
 
 def read_text(path: Path) -> str:
@@ -264,37 +158,6 @@ def read_json(path: Path) -> dict[str, Any]:
     return found
 
 
-class Header(NamedTuple):
-    """What a safetensors file says of itself."""
-
-    tensors: dict[str, Any]  # the dtype, the shape, the data_offsets and the name there of each
-    metadata: dict[str, str]
-    start: int  # of the tensors' bytes
-
-
-def read_header(path: Path) -> Header:
-    """What a safetensors file says of itself; it is sound, and no tensor has been read."""
-    if not path.exists() and not path.is_symlink():
-        raise CheckpointError(f"{path}: no such file; is this a finished run?")
-    require_plain_file(path)
-    try:
-        with path.open("rb") as file:
-            size = int.from_bytes(file.read(8), "little")
-            if size > HEADER:
-                raise ValueError(f"a header of {size} bytes, which none of ours has")
-            text = file.read(size)
-            if not text.isascii() or text.count(b"data_offsets") > TENSORS:
-                raise ValueError(f"a header that is not ASCII, or of more than {TENSORS:,} tensors")
-        with safetensors.safe_open(path, "numpy"):  # the library looks at every offset
-            tensors = json.loads(text.decode())
-    except Exception as error:  # the library has no one class for what a header can be
-        kind = "not enough memory" if out_of_memory(error) else "damaged"
-        raise CheckpointError(f"{path}: {kind}: {_short(error)}") from None
-    metadata = tensors.pop("__metadata__", None) or {}
-    renamed = {current_name(name): entry | {"name": name} for name, entry in tensors.items()}
-    return Header(renamed, metadata, 8 + size)
-
-
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """The tensors of a safetensors file."""
     return dict(tensors_in(path))
@@ -307,11 +170,11 @@ def tensors_in(path: Path) -> Iterator[tuple[str, Tensor]]:
     with path.open("rb") as file:
         for name, entry in header.tensors.items():
             if entry["dtype"] not in kinds:
-                raise CheckpointError(f"{path}: '{_short(name)}' is of {entry['dtype']}")
+                raise CheckpointError(f"{path}: '{shortened(name)}' is of {entry['dtype']}")
             try:
                 tensor = torch.empty(entry["shape"], dtype=kinds[entry["dtype"]])
             except (RuntimeError, MemoryError) as error:
-                raise CheckpointError(f"{path}: not enough memory: {_short(error)}") from None
+                raise CheckpointError(f"{path}: not enough memory: {shortened(error)}") from None
             _read(path, file, header, name, _bytes(tensor))
             yield name, tensor
 
@@ -324,7 +187,7 @@ def _read(path: Path, file: BinaryIO, header: Header, name: str, content: Any) -
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
     if not whole:
-        raise CheckpointError(f"{path}: damaged: it ends within '{_short(name)}'")
+        raise CheckpointError(f"{path}: damaged: it ends within '{shortened(name)}'")
 
 
 def load_weights(path: Path, network: nn.Module) -> None:
@@ -334,7 +197,7 @@ def load_weights(path: Path, network: nn.Module) -> None:
 
 def load_into(path: Path, into: Mapping[str, Tensor]) -> None:
     """Read the weights of a file into tensors of the same shapes."""
-    header = refuse_misfit(path, into)
+    header = fitting_header(path, into)
     version = header.metadata.get("format", "")
     if re.fullmatch(r"[0-9]{1,9}", version) and int(version) > FORMAT:
         raise CheckpointError(
@@ -358,43 +221,13 @@ def load_into(path: Path, into: Mapping[str, Tensor]) -> None:
         raise CheckpointError(f"{path}: damaged: its hash is not that of its weights")
 
 
-def refuse_misfit(path: Path, weights: Mapping[str, Tensor]) -> Header:
-    """What a file of weights says of itself; CheckpointError unless these have its shapes.
-
-    They may be ones that have no memory yet.
-    """
-    header = read_header(path)
-    _compare({name: entry["shape"] for name, entry in header.tensors.items()}, weights, path)
-    return header
-
-
 def copy_weights(weights: Mapping[str, Tensor], network: nn.Module, path: Path) -> None:
     """Copy weights that are in memory into a network of the same shapes."""
-    _compare({name: tensor.shape for name, tensor in weights.items()}, weights_of(network), path)
+    shapes = {name: tensor.shape for name, tensor in weights.items()}
+    require_shapes(shapes, weights_of(network), path)
     with torch.no_grad():
         for name, parameter in network.named_parameters():
             parameter.copy_(weights[name])
-
-
-def _compare(
-    shapes: Mapping[str, Sequence[int]], weights: Mapping[str, Tensor], path: Path
-) -> None:
-    own = {name: tuple(weight.shape) for name, weight in weights.items()}
-    if odd := sorted(own.keys() ^ shapes.keys()):
-        raise CheckpointError(
-            f"{path}: does not fit config.toml: {len(odd)} weights differ, '{_short(odd[0])}' first"
-        )
-    for name, shape in own.items():
-        if shape != (found := tuple(shapes[name])):
-            raise CheckpointError(
-                f"{path}: does not fit config.toml: '{name}' is {_short(found)}, not {shape}"
-            )
-
-
-def _short(what: object) -> str:
-    """A text of a stranger, as much of it as a message has room for."""
-    text = str(what)
-    return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 def weights_of(network: nn.Module) -> dict[str, Tensor]:
@@ -415,52 +248,22 @@ def _title(name: str, tensor: Tensor) -> bytes:
     return f"{name} {DTYPES.get(tensor.dtype)} {tuple(tensor.shape)}\n".encode()
 
 
-def checkpoints(folder: Path) -> list[Path]:
-    """The checkpoints of a run, oldest first, sound or not."""
-    found = [path for path in folder.glob("step-*") if re.fullmatch(r"step-\d{8,18}", path.name)]
-    return sorted(found, key=step_of)
-
-
-def step_of(path: Path) -> int:
-    """The step of a checkpoint, by its name."""
-    return int(path.name.removeprefix("step-"))
-
-
-def latest_checkpoint(folder: Path) -> tuple[Path | None, list[str]]:
-    """The newest sound checkpoint, and what is wrong with those that are newer."""
-    problems: list[str] = []
-    for path in reversed(checkpoints(folder)):
-        problem = defect(path)
-        if problem is None:
-            return path, problems
-        problems.append(f"{path}: {problem}")
-    return None, problems
-
-
-def defect(path: Path) -> str | None:
-    """What is wrong with a checkpoint, or None if every file is what its manifest says."""
-    problem = damage(path, WANTED)
-    if problem is None and read_json(path / MANIFEST).get("step") != step_of(path):
-        return "the manifest is that of another step"
-    return problem
-
-
 def damage(path: Path, wanted: Iterable[str] = ()) -> str | None:
     """What is wrong with a folder that has a manifest, or None."""
     if path.is_symlink() or not path.is_dir():
         return "is no folder"
     try:
         manifest = read_json(path / MANIFEST)
-        version, files = manifest["format"], manifest["files"]
+        version, entries = manifest["format"], manifest["files"]
         if type(version) is not int or version < 1:
             return f"has no format {version!r}"
         if version > FORMAT:
             return f"is of format {version}; this version reads up to {FORMAT}: upgrade saccade"
-        if missing := set(wanted) - files.keys():
+        if missing := set(wanted) - entries.keys():
             return f"{min(missing)} is not in the manifest"
-        for name, (size, sha) in files.items():
+        for name, (size, sha) in entries.items():
             if Path(name).name != name or name == MANIFEST:
-                return f"{name!r} is no name of a file of ours"
+                return f"{name!r} is not the name of a file in this folder"
             found = require_plain_file(path / name).st_size
             if found != size:
                 return f"{name} has {found} bytes, not {size}"
@@ -471,37 +274,3 @@ def damage(path: Path, wanted: Iterable[str] = ()) -> str | None:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         return f"cannot be read: {error}"
     return None
-
-
-def digest(path: Path) -> str:
-    """The SHA-256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def failure(path: Path, folder: Path, error: OSError) -> TrainingError:
-    """What to say of a run's file that cannot be written: why, what is left, what to do."""
-    last, _ = latest_checkpoint(folder / "checkpoints")
-    left = f"{last.name} is sound" if last else "there is no checkpoint yet"
-    known = (folder / "config.toml").is_file()
-    return TrainingError(
-        f"{path}: cannot be written: {error.strerror or error}; training has stopped, {left}; make "
-        f"room for it, then{f': saccade resume {folder}' if known else ' try again'}"
-    )
-
-
-def mean_of(paths: Iterable[Path]) -> tuple[dict[str, Tensor], list[str]]:
-    """The mean of the weights of the sound ones of several checkpoints; what the others have."""
-    total: dict[str, Tensor] = {}
-    problems: list[str] = []
-    count = 0
-    for path in paths:
-        if problem := defect(path):
-            problems.append(f"{path}: {problem}")
-            continue
-        count += 1
-        for name, tensor in tensors_in(path / "model.safetensors"):
-            total[name] = tensor.double() + total[name] if name in total else tensor.double()
-    if problems and not count:
-        raise CheckpointError("\n".join(problems[:5]))
-    return {name: (tensor / count).float() for name, tensor in total.items()}, problems

@@ -1,43 +1,29 @@
 """A run's directory: its configuration, its mark, and the lock that keeps a second process out.
 
 The mark is the table [run] at the end of config.toml: the format, the version that wrote it, and
-whether the data is prepared. Links are refused: what is written into a run stays in it.
+whether the data is prepared.
 """
 
 import os
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 import saccade
 from saccade import config as c
 from saccade.errors import CheckpointError, ConfigError
-from saccade.models.networks import Network
-from saccade.runs import files
-from saccade.runs.machine import require_memory
-from saccade.tasks.task import Task
+from saccade.runs import files, guard
+from saccade.runs.failures import disk_failure
 
 LIMITS = ("train.steps", "train.epochs", "train.minutes", "train.patience")
 # What may be edited in config.toml between two parts of a run: it changes no weight.
-FREE = (
-    *LIMITS,
-    "train.workers",
-    "train.keep",
-    "train.device",
-    "train.preflight",
-    "data.",
-    "decode.",
-)
-
-PLAIN = {".lock", "config.toml", "metrics.jsonl", "model.safetensors"}  # these are no folders
-
-UNKNOWN = 1 << 28  # bytes: as many as a vocabulary of half a million words goes with
+CHANGEABLE = (*LIMITS, "train.workers", "train.keep", "train.device", "train.preflight")
+CHANGEABLE_TABLES = ("data.", "decode.")
 
 
 class Mark(BaseModel):
@@ -55,7 +41,7 @@ def read_settings(folder: Path) -> tuple[dict[str, Any], Mark]:
     path = folder / "config.toml"
     if not os.path.lexists(path):
         raise CheckpointError(f"{folder}: not a run: it has no config.toml")
-    require_plain_file(folder)
+    guard.vet(folder)
     try:
         raw = tomllib.loads(files.read_text(path))
     except (ValueError, RecursionError) as error:
@@ -75,44 +61,6 @@ def read_settings(folder: Path) -> tuple[dict[str, Any], Mark]:
         return raw, Mark.model_validate({"format": None, "saccade": None} | (table or {}))
     except (ValidationError, TypeError):
         raise CheckpointError(f"{path}: damaged: its last table [run] is not whole") from None
-
-
-def require_plain_file(folder: Path) -> None:
-    """CheckpointError if a run or its data holds a link, a pipe or a file larger than ours are."""
-    room = max(files.FREE, size_of(folder) * 3 // 2)
-    for entry in _entries(folder):
-        path = Path(entry.path)
-        if entry.is_symlink():
-            raise CheckpointError(f"{path}: is a link; a run holds plain files and folders")
-        if entry.is_dir() and entry.name not in PLAIN and path.suffix != ".aside":
-            continue
-        if not path.exists():  # a process that trains has put it in its place
-            continue
-        files.require_plain_file(path)
-        if path.suffix == ".json":  # read by others, who trust it
-            room -= files.require_small_file(path, room)
-    if os.path.lexists(folder / "data"):
-        for entry in _entries(folder / "data"):
-            files.require_plain_file(Path(entry.path))
-
-
-def size_of(folder: Path) -> int:
-    """The bytes of a run's files; where it has no weights yet, more than those will have."""
-    size, weights = 0, False
-    for place in (folder, folder / "data", *files.checkpoints(folder / "checkpoints")):
-        with suppress(OSError), os.scandir(place) as found:  # a process that trains removes some
-            for entry in found:
-                size += entry.stat(follow_symlinks=False).st_size
-                weights |= entry.name == "model.safetensors"
-    return size if weights else UNKNOWN
-
-
-def _entries(folder: Path) -> list[os.DirEntry[str]]:
-    try:
-        with os.scandir(folder) as found:
-            return list(found)
-    except OSError as error:
-        raise CheckpointError(f"{folder}: cannot be read: {error.strerror}") from None
 
 
 def _table(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -138,44 +86,12 @@ def config_in(raw: dict[str, Any], folder: Path) -> c.Config:
         raise CheckpointError(str(error)) from None
 
 
-def fitting_network(task: Task, weights: Path) -> Network:
-    """A run's network, still without memory; CheckpointError unless its weights fit it."""
-    tensors = len(files.read_header(weights).tensors)
-    for part in (task.config.encoder, task.config.decoder):
-        least = 2 if part is not None and part.kind == "convolution" else 4  # tensors of a layer
-        if part is not None and part.num_layers * least > tensors:
-            raise CheckpointError(
-                f"{weights}: does not fit config.toml: {tensors} weights are too few for the layers"
-            )
-    try:
-        network = _build_meta(task)
-    except ConfigError as error:
-        raise CheckpointError(f"{weights}: does not fit config.toml: {error}") from None
-    files.refuse_misfit(weights, files.weights_of(network))
-    return network
-
-
-def new_network(task: Task, device: torch.device) -> Network:
-    """The network of a new run, still without memory; ConfigError if there is too little for it."""
-    network = _build_meta(task)
-    require_memory(network, task.config.train, device)
-    return network
-
-
-def _build_meta(task: Task) -> Network:
-    try:
-        return task.build_meta()
-    except (ArithmeticError, RuntimeError, TypeError, ValueError) as error:
-        reason = str(error).partition("\n")[0][:200]  # a number of bytes that is none
-        raise ConfigError(f"no machine has memory for such a network: {reason}") from None
-
-
 def write_settings(folder: Path, settings: Mapping[str, Any], prepared: bool) -> None:
     """Replace a run's config.toml."""
     mark = Mark(prepared=prepared).model_dump()
-    text, most = c.write_tables({**settings, "run": mark}), files.LARGEST["config.toml"]
-    if len(text.encode()) > most:
-        raise ConfigError(f"the settings take more than {most >> 10} KB: shorten the longest list")
+    text, limit = c.write_tables({**settings, "run": mark}), guard.MAX_BYTES["config.toml"]
+    if len(text.encode()) > limit:
+        raise ConfigError(f"the settings take more than {limit >> 10} KB: shorten the longest list")
     files.write_text(folder / "config.toml", text)
 
 
@@ -196,7 +112,7 @@ def locked(folder: Path) -> Iterator[None]:
     try:
         descriptor = os.open(path, flags, 0o666)
     except OSError as error:
-        raise files.failure(path, folder, error) from None
+        raise disk_failure(path, folder, error) from None
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -208,7 +124,7 @@ def locked(folder: Path) -> Iterator[None]:
                 f"{folder}: another process ({owner}) is at work on this run: wait for its end"
             ) from None
         except OSError as error:
-            raise files.failure(path, folder, error) from None
+            raise disk_failure(path, folder, error) from None
         yield
     finally:
         os.close(descriptor)
@@ -257,7 +173,7 @@ def check_changes(
     except (ConfigError, TypeError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{folder}: its checkpoint is damaged: {error}") from None
     for key, before, after in found:
-        if not any(key == free or (free[-1] == "." and key.startswith(free)) for free in FREE):
+        if key not in CHANGEABLE and not key.startswith(CHANGEABLE_TABLES):
             raise CheckpointError(
                 f"{folder / 'config.toml'}: {key} was {before} when the run was stopped, and is "
                 f"{after} now: set it back, or train anew"

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from saccade import config as c
-from saccade.data.corpora import Corpus
+from saccade.data.digest import digest
 from saccade.data.lines import Defect, Example, counted
 from saccade.data.sources import examples, read, words_of
 from saccade.engines.ctranslate2 import CTranslate2Engine, export, why_torch
@@ -29,15 +29,9 @@ from saccade.models.networks import Generator, Network
 from saccade.nn.packed import packed, quantised
 from saccade.nn.watch import watched
 from saccade.runs import files
-from saccade.runs.folder import (
-    fitting_network,
-    read_config,
-)
-from saccade.runs.machine import (
-    Device,
-    choose_device,
-    tune_malloc,
-)
+from saccade.runs.folder import read_config
+from saccade.runs.guard import check_ids, fitting_network, vetted_export
+from saccade.runs.machine import Device, choose_device
 from saccade.setup.prepare import (
     refuse_unseen,
     reopen,
@@ -178,7 +172,8 @@ class Run:
         if decode.engine != "torch" and not reason:
             key = decode.int8, decode.workers
             if key not in self._fast:
-                self._fast[key] = CTranslate2Engine(self.task, self.network, decode, self.folder)
+                exported = vetted_export(self.task, self.folder)
+                self._fast[key] = CTranslate2Engine(self.task, self.network, decode, exported)
             return self._fast[key].asked(request)
         network: Any = self.network
         if decode.int8 or (queries >= FEW and not watched()):  # where it is worth the packing
@@ -242,7 +237,7 @@ class Run:
     def export(self, folder: str | os.PathLike[str] | None = None) -> Path:
         """Write the model as CTranslate2 reads it; inside the run, predictions use it there."""
         path = self.folder / "ctranslate2" if folder is None else Path(folder)
-        export(self.task, self.network, path, files.digest(self.folder / "model.safetensors"))
+        export(self.task, self.network, path, digest(self.folder / "model.safetensors"))
         return path
 
     def check_prefix(self, prefix: str) -> None:
@@ -336,7 +331,6 @@ def load(folder: str | os.PathLike[str], device: Device = "auto") -> Run:
     """The run in a directory, ready to predict on the device asked for, or on the best there is."""
     folder = Path(folder)
     config = read_config(folder)
-    tune_malloc()
     task = load_task(config, folder)
     network = fitting_network(task, folder / "model.safetensors")
     try:
@@ -368,13 +362,3 @@ def _pairwise(
         if prefix is None:
             raise DataError(f"input {number} has no prefix: there are fewer prefixes than inputs")
         yield item, prefix
-
-
-def check_ids(task: Task, corpus: Corpus, folder: Path) -> None:
-    """CheckpointError if tokenised data holds ids that the fields do not have."""
-    for column, field in zip(corpus.columns, task.fields, strict=True):
-        odd = len(column) != len(corpus) or (
-            len(column.ids) and not 0 <= int(column.ids.min()) <= int(column.ids.max()) < field.size
-        )
-        if odd or not len(column):
-            raise CheckpointError(f"{folder / 'data'}: does not fit this run: train anew")

@@ -18,6 +18,7 @@ from saccade.data.lines import Example
 from saccade.errors import TrainingError
 from saccade.nn.dropout import RowSlice, slice_of
 from saccade.runs import files
+from saccade.runs.failures import within_memory, writing
 from saccade.setup.prepare import whereabouts
 from saccade.training import saving
 from saccade.training.events import Evaluated, Event, Finished, Noticed, Saved, Skipped, StepDone
@@ -48,7 +49,7 @@ def train(
     loader = Loader(partial(trainer.task.epoch, corpus), trainer.config.workers)
     stop = stop or Stop()
     try:
-        with saving.within_memory(trainer):
+        with within_memory(trainer.folder, lambda: trainer.doing):
             ending = yield from steps(trainer, loader, dev, examples, stop)
             yield from finish(trainer, ending, dev, examples, stop)
     finally:
@@ -126,7 +127,7 @@ def evaluate(
         return None
     trainer.at.pending = False
     best = trainer.note(scores)
-    with stop.saving(), saving.to_disk(trainer.folder):
+    with stop.saving(), writing(trainer.folder):
         if best:
             files.save_weights(trainer.folder / "model.safetensors", trainer.predicting())
     return scores, best
@@ -167,7 +168,7 @@ def finish(
     at, scores = trainer.at, {}
     if ending is not Ending.STOPPED:
         trainer.doing = AVERAGING
-        with stop.saving(), saving.to_disk(trainer.folder):
+        with stop.saving(), writing(trainer.folder):
             problems = saving.finish(trainer)
         trainer.doing = EVALUATING
         yield from (Noticed(f"{problem}: left out of the mean") for problem in problems)

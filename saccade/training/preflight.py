@@ -19,11 +19,11 @@ from torch import Tensor
 from saccade.data.batches import Batch, Batches, Epoch
 from saccade.data.lines import Example
 from saccade.errors import TrainingError
-from saccade.runs import files
+from saccade.runs import checkpoints, files
+from saccade.runs.failures import within_memory, writing
 from saccade.setup.prepare import Prepared
 from saccade.tasks.task import Query, Request
 from saccade.training.events import Event, Noticed
-from saccade.training.saving import to_disk, within_memory
 from saccade.training.stop import Stop
 from saccade.training.trainer import EVALUATING, Trainer
 
@@ -115,7 +115,11 @@ def try_dev(trainer: Trainer, examples: Sequence[Example], stop: Stop) -> None:
     if not few:
         return
     trainer.doing = EVALUATING
-    with stop.interruptible(), torch.random.fork_rng(devices=[]), within_memory(trainer):
+    with (
+        stop.interruptible(),
+        torch.random.fork_rng(devices=[]),
+        within_memory(trainer.folder, lambda: trainer.doing),
+    ):
         dev, network = trainer.task.encode(few), trainer.network.eval()
         trainer.task.evaluate(network, dev, few, quick=False)
         query, decode = Query(few[0].source), trainer.task.config.decode
@@ -136,9 +140,9 @@ def as_large_as_any(trainer: Trainer) -> Files:
 def try_disk(trainer: Trainer, parts: Files) -> None:
     """Write a checkpoint and read it back."""
     folder = trainer.folder / "preflight"
-    with to_disk(trainer.folder):
+    with writing(trainer.folder):
         shutil.rmtree(folder, ignore_errors=True)
-        problem = files.defect(files.save_checkpoint(folder, 0, parts, {}))
+        problem = checkpoints.defect(checkpoints.save(folder, 0, parts, {}))
     if problem:
         raise TrainingError(
             f"{folder}: a checkpoint was not read back as it was written: {problem}"
@@ -149,7 +153,7 @@ def refuse_small_disk(trainer: Trainer, parts: Files) -> int:
     """The bytes of a checkpoint; TrainingError if the disk has no room for all that are kept."""
     size = sum(t.numel() * t.element_size() for tensors in parts.values() for t in tensors.values())
     many = max(trainer.config.keep, trainer.config.average_checkpoints)
-    there = len(files.checkpoints(trainer.folder / "checkpoints"))
+    there = len(checkpoints.paths(trainer.folder / "checkpoints"))
     needed = size * (max(many - there, 0) + 2)  # one is written before the oldest is removed
     free = shutil.disk_usage(trainer.folder).free
     if free < needed:

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from saccade.runs import files
+from saccade.runs.failures import disk_failure
 from saccade.training.events import (
     Changed,
     Evaluated,
@@ -155,7 +155,7 @@ def _log(path: Path) -> Iterator[Any]:
                 end.truncate(end.tell() - len(tail) + tail.rfind(b"\n") + 1)
         log = path.open("a", encoding="utf-8")
     except OSError as error:
-        raise files.failure(path, path.parent, error) from None
+        raise disk_failure(path, path.parent, error) from None
     try:
         yield log
     finally:
@@ -170,7 +170,7 @@ def _write(log: Any, event: Event) -> None:
         log.flush()
     except OSError as error:
         path = Path(log.name)
-        raise files.failure(path, path.parent, error) from None
+        raise disk_failure(path, path.parent, error) from None
 
 
 @contextmanager
@@ -189,10 +189,11 @@ def _tensorboard(folder: Path) -> Iterator[Any]:
         yield lambda event: None
         return
     path = folder / "tensorboard"
+    others = set(threading.enumerate())
     try:
         writer = SummaryWriter(str(path))
     except OSError as error:
-        raise files.failure(path, folder, error) from None
+        raise disk_failure(path, folder, error) from None
 
     def send(event: Event) -> None:
         if isinstance(event, StepDone):
@@ -205,18 +206,20 @@ def _tensorboard(folder: Path) -> Iterator[Any]:
             for name, value in scalars.items():
                 writer.add_scalar(name, value, event.step)
         except OSError as error:
-            raise files.failure(path, folder, error) from None
+            raise disk_failure(path, folder, error) from None
 
+    own = set(threading.enumerate()) - others  # the thread in which the writer writes
     before = threading.excepthook
-    threading.excepthook = lambda found: None if _of_a_disk(found) else before(found)
+
+    def hook(found: Any) -> None:
+        """Pass over the OSError of the writer's thread: the next call of the writer raises it."""
+        if found.thread not in own or not issubclass(found.exc_type, OSError):
+            before(found)
+
+    threading.excepthook = hook
     try:
         yield send
     finally:
         with suppress(OSError):  # what a full disk has not taken
             writer.close()
         threading.excepthook = before
-
-
-def _of_a_disk(found: Any) -> bool:
-    """Whether a thread ended by an OSError: TensorBoard's hands it on to the next call, too."""
-    return issubclass(found.exc_type, OSError)

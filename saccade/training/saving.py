@@ -1,11 +1,8 @@
 """Training on disk: checkpoints from which it goes on as if nothing had happened.
 
-Which checkpoints are kept, going back to one, the mean of several, and what to say of a disk or a
-memory that is full.
+Which checkpoints are kept, going back to one, and the mean of several.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
-from saccade.errors import CheckpointError, TrainingError
+from saccade.errors import CheckpointError
 from saccade.models.networks import Generator
 from saccade.nn.state import leaves, with_leaves
-from saccade.runs import files
+from saccade.runs import checkpoints, files
+from saccade.runs.failures import writing
+from saccade.runs.guard import read_header
 from saccade.runs.legacy import current_position
-from saccade.runs.machine import out_of_memory
 
 if TYPE_CHECKING:
     from saccade.training.trainer import Trainer
@@ -39,9 +37,9 @@ def save(trainer: "Trainer", due: bool) -> Path:
     state = asdict(at) | {"scaler": trainer.scaler.state_dict()}
     state["config"] = trainer.task.config.model_dump(mode="json", exclude_none=True)
     folder = trainer.folder / "checkpoints"
-    with to_disk(trainer.folder):
-        path = files.save_checkpoint(folder, at.step, tensors_of(trainer), state)
-    files.remove_checkpoints(folder, [path, *(checkpoint(trainer, n) for n in kept(trainer))])
+    with writing(trainer.folder):
+        path = checkpoints.save(folder, at.step, tensors_of(trainer), state)
+    checkpoints.remove(folder, [path, *(checkpoint(trainer, n) for n in kept(trainer))])
     return path
 
 
@@ -83,7 +81,7 @@ def go_back(trainer: "Trainer") -> int | None:
     if scale < RATE_AFTER_GOING_BACK**MOST_TIMES_BACK:
         return None
     paths = [checkpoint(trainer, step) for step in then.saved]
-    sound = [path for path in paths if files.defect(path) is None]
+    sound = [path for path in paths if checkpoints.defect(path) is None]
     if sound:
         restore(trainer, sound[-1])
     else:
@@ -91,8 +89,8 @@ def go_back(trainer: "Trainer") -> int | None:
         files.copy_weights(first, trainer.network, trainer.folder)
         trainer.begin()
     at, folder = trainer.at, trainer.folder / "checkpoints"
-    earlier = [path for path in files.checkpoints(folder) if files.step_of(path) <= at.step]
-    files.remove_checkpoints(folder, earlier if sound else [])  # what is later is no more
+    earlier = [path for path in checkpoints.paths(folder) if checkpoints.step_of(path) <= at.step]
+    checkpoints.remove(folder, earlier if sound else [])  # what is later is no more
     at.rate_scale, at.skipped, at.seconds = scale, then.skipped, then.seconds
     at.best = max(at.best, then.best)  # model.safetensors still holds it
     return at.step
@@ -120,7 +118,7 @@ def restore_tensors(trainer: "Trainer", path: Path) -> None:
     """Take over the optimiser's state and what is carried, tensor by tensor."""
     order = [p for group in trainer.optimizer.param_groups for p in group["params"]]
     form = leaves(carry_form(trainer))
-    for key, entry in files.read_header(path).tensors.items():  # all of them before any is read
+    for key, entry in read_header(path).tensors.items():  # all of them before any is read
         kind, number, *name = key.split(".")
         known = order if kind == "optimizer" else form
         if kind not in ("optimizer", "carry") or not 0 <= int(number) < len(known):
@@ -167,44 +165,10 @@ def finish(trainer: "Trainer") -> list[str]:
     config, model = trainer.config, trainer.folder / "model.safetensors"
     problems: list[str] = []
     if config.average_checkpoints > 1:
-        mean, problems = files.mean_of(averaged(trainer))
+        mean, problems = checkpoints.mean(averaged(trainer))
         files.save_weights(model, mean)
     elif not model.exists():  # nothing was ever evaluated
         files.save_weights(model, trainer.predicting())
     files.load_weights(model, trainer.network)
     trainer.network.eval()
     return problems
-
-
-@contextmanager
-def to_disk(folder: Path) -> Iterator[None]:
-    """A disk that is full or fails ends training, with a line that says what is left."""
-    try:
-        yield
-    except OSError as error:
-        raise TrainingError(
-            f"{folder}: cannot be written: {error.strerror or error}; training has stopped, "
-            f"{left_in(folder)}; make room, then: saccade resume {folder}"
-        ) from None
-
-
-@contextmanager
-def within_memory(trainer: "Trainer") -> Iterator[None]:
-    """Memory that ends where nothing can be cut ends training, with a line that says what to do."""
-    try:
-        yield
-    except (RuntimeError, MemoryError) as error:
-        if trainer.doing is None or not out_of_memory(error):
-            raise
-        (work, advice), folder = trainer.doing, trainer.folder
-        message = (str(error).splitlines() or ["no memory"])[0]
-        raise TrainingError(
-            f"{folder}: out of memory in {work}; training has stopped, {left_in(folder)}; "
-            f"{advice}, then: saccade resume {folder} ({message})"
-        ) from None
-
-
-def left_in(folder: Path) -> str:
-    """What a run can go on from."""
-    path, _ = files.latest_checkpoint(folder / "checkpoints")
-    return f"{path.name} is sound" if path else "there is no checkpoint yet"

@@ -6,23 +6,24 @@ from pathlib import Path
 from typing import Any
 
 from saccade import config as c
+from saccade.data.digest import digest
 from saccade.errors import CheckpointError, ConfigError, DataError
 from saccade.models.build import materialize
 from saccade.models.networks import Network
-from saccade.runs import files
+from saccade.runs import checkpoints, files
+from saccade.runs.failures import writing
 from saccade.runs.folder import (
     check_changes,
     config_in,
-    fitting_network,
     locked,
-    new_network,
     raised,
     read_settings,
     write_config,
     write_settings,
 )
+from saccade.runs.guard import check_ids, fitting_network, new_network, require_loadable
 from saccade.runs.machine import choose_device, choose_precision, require_memory, tune_malloc
-from saccade.runs.run import Run, check_ids, load
+from saccade.runs.run import Run, load
 from saccade.setup.choose import gather, paths_of, survey_and_fill
 from saccade.setup.prepare import Prepared, prepare, reopen
 from saccade.setup.survey import Survey
@@ -30,7 +31,7 @@ from saccade.training import events
 from saccade.training.loop import train as loop
 from saccade.training.preflight import preflight
 from saccade.training.report import show
-from saccade.training.saving import restore, to_disk
+from saccade.training.saving import restore
 from saccade.training.stop import Interrupted, Stop
 from saccade.training.trainer import Trainer
 
@@ -81,7 +82,7 @@ def _new_folder(first: str, out: str | os.PathLike[str] | None) -> Path:
 def save_unprepared(raw: dict[str, Any], out: str | os.PathLike[str] | None) -> Path:
     """A run of which nothing is known but what the user said; `resume` makes the rest."""
     folder = _new_folder(paths_of(raw.get("data", {}).get("train", "run"))[0], out)
-    with to_disk(folder):
+    with writing(folder):
         write_settings(folder, raw, prepared=False)
     return folder
 
@@ -97,7 +98,7 @@ def start(
     with locked(folder):
         if (folder / "config.toml").exists():
             raise ConfigError(f"{folder}: holds a run already; choose another --out, or remove it")
-        with to_disk(folder):
+        with writing(folder):
             write_config(folder, config, prepared=False)
             files.sync(folder.parent)
         try:
@@ -128,7 +129,7 @@ def resume(
                 yield events.Finished(0, "stopped", {}, 0.0, stopped=True)
                 return
             config = raised(config, settings or {}, folder)
-            with to_disk(folder):
+            with writing(folder):
                 write_config(folder, config, prepared=False)
             yield from _prepare(config, folder, stop, seen)
             return
@@ -137,10 +138,10 @@ def resume(
         config = raised(old, settings or {}, folder)
         saves = folder / "checkpoints"
         try:
-            with to_disk(folder), stop.interruptible():
+            with writing(folder), stop.interruptible():
                 if saves.is_dir():
-                    files.recover(saves)
-                path, problems = files.latest_checkpoint(saves)
+                    checkpoints.recover(saves)
+                path, problems = checkpoints.latest(saves)
         except Interrupted:
             yield events.Finished(0, "stopped", {}, 0.0, stopped=True)
             return
@@ -150,16 +151,15 @@ def resume(
         then = files.read_json(path / "state.json").get("config") if path else None
         changes = check_changes(then or old.model_dump(mode="json"), config, folder)
         if config != old:
-            with to_disk(folder):
+            with writing(folder):
                 write_config(folder, config, prepared=True)
         yield from (events.Changed(*change) for change in changes)
         try:
             with stop.interruptible():
                 ready = _reopened(config, folder)
         except Interrupted:
-            yield events.Finished(
-                files.step_of(path) if path else 0, "stopped", {}, 0.0, stopped=True
-            )
+            at = checkpoints.step_of(path) if path else 0
+            yield events.Finished(at, "stopped", {}, 0.0, stopped=True)
             return
         device = choose_device(config.train.device)
         try:  # no memory for a network that the checkpoint does not fit
@@ -191,11 +191,12 @@ def _prepare(
     if size > LARGE:
         yield events.Noticed(f"reading {size >> 20:,} MB, which takes a while")
     try:
-        with to_disk(folder), stop.interruptible():
+        with writing(folder), stop.interruptible():
             ready = prepare(config, folder, seen)
             network = new_network(ready.task, choose_device(config.train.device))
+            require_loadable(folder, network)
             made = [path for path in sorted((folder / "data").iterdir()) if path.is_file()]
-            entries = {path.name: (path.stat().st_size, files.digest(path)) for path in made}
+            entries = {path.name: (path.stat().st_size, digest(path)) for path in made}
             for path in (*made, *folder.glob("*.json")):
                 files.sync(path)
             files.write_manifest(folder / "data", entries)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from saccade import cli
-from tests.training.test_training import corpus
+from tests.helpers import corpus
 
 QUICK = ["--set", "train.steps=6", "--set", "train.evaluate_every=6"]
 TINY = ["--set", "encoder.dim=16", "--set", "decoder.dim=16"]

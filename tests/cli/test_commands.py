@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import QUICK, TINY, shell
-from tests.training.test_training import corpus
+from tests.helpers import corpus
 
 
 def test_a_run_holds_what_it_needs(run: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.cli.conftest import refused
 from tests.faults.corpora import lines, write
-from tests.training.test_training import corpus
+from tests.helpers import corpus
 
 TWO = "a\tb\n" * 3
 BROKEN: dict[str, tuple[bytes, str]] = {

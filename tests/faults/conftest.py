@@ -6,10 +6,8 @@ from pathlib import Path
 import pytest
 
 from saccade.config import write_toml
-from tests.faults.giants import make_large
-from tests.faults.memory import Gauge
 from tests.faults.processes import Server, result_of
-from tests.training.test_training import settings
+from tests.helpers import settings
 
 KINDS = ("transformer", "lstm", "language model", "tagger")
 
@@ -26,7 +24,7 @@ class Small:
 
     def __init__(self, server: Server, folder: Path):
         self.server, self.folder = server, folder
-        self.known: dict[tuple[str, int, int], tuple[str, float]] = {}
+        self.known: dict[tuple[str, ...], tuple[str, float]] = {}
         self.made = 0
 
     def recipe(self, kind: str, workers: int, steps: int) -> Path:
@@ -40,12 +38,12 @@ class Small:
             path.write_text(write_toml(config))
         return path
 
-    def straight(self, kind: str, workers: int, steps: int) -> tuple[str, float]:
+    def straight(self, recipe: Path, *more: str) -> tuple[str, float]:
         """The result of an uninterrupted run, and the seconds it takes."""
-        key = (kind, workers, steps)
+        key = (str(recipe), *more)
         if key not in self.known:
             run = self.new()
-            done = self.server.run("train", self.recipe(*key), "--out", run)
+            done = self.server.run("train", recipe, "--out", run, *more)
             assert done.code == 0, done.said
             self.known[key] = result_of(run), done.seconds
         return self.known[key]
@@ -58,8 +56,7 @@ class Small:
     def finish(self, recipe: Path, run: Path) -> str:
         """Resume a run to its end, or begin it if it never came to be; its result."""
         known = (run / "config.toml").exists()
-        words = ["resume", run] if known else ["train", recipe, "--out", run]
-        done = self.server.run(*words)
+        done = self.server.run(*(["resume", run] if known else ["train", recipe, "--out", run]))
         assert done.code == 0, done.said
         return result_of(run)
 
@@ -67,19 +64,3 @@ class Small:
 @pytest.fixture(scope="session")
 def small(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Small:
     return Small(server, tmp_path_factory.mktemp("small"))
-
-
-@pytest.fixture(scope="session")
-def gauge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gauge]:
-    """What measures memory; where the system does not tell, it finds that nothing takes any."""
-    gauge = Gauge(tmp_path_factory.mktemp("gauge"))
-    yield gauge
-    gauge.close()
-
-
-@pytest.fixture(scope="session")
-def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A sound run with a network and a checkpoint of tens of megabytes."""
-    run = tmp_path_factory.mktemp("large") / "run"
-    make_large(run)
-    return run

@@ -7,40 +7,32 @@ from itertools import chain
 from pathlib import Path
 
 WHO = [
-    ("der alte Mann", "the old man"),
-    ("eine junge Frau", "a young woman"),
+    ("der alte Mann", "the old man"), ("eine junge Frau", "a young woman"),
     ("mein kleiner Bruder", "my little brother"),
-    ("die freundliche Lehrerin", "the friendly teacher"),
-    ("unser Nachbar", "our neighbour"),
+    ("die freundliche Lehrerin", "the friendly teacher"), ("unser Nachbar", "our neighbour"),
     ("das müde Kind", "the tired child"),
     ("ein berühmter Schriftsteller aus Wien", "a famous writer from Vienna"),
     ("die Köchin", "the cook"),
-]
+]  # fmt: skip
 DOES = [
     ("liest jeden Morgen", "reads every morning"),
-    ("sucht seit gestern", "has been looking since yesterday for"),
-    ("verkauft", "sells"),
+    ("sucht seit gestern", "has been looking since yesterday for"), ("verkauft", "sells"),
     ("findet plötzlich", "suddenly finds"),
-    ("zeichnet mit großer Geduld", "draws with great patience"),
-    ("vergisst", "forgets"),
-]
+    ("zeichnet mit großer Geduld", "draws with great patience"), ("vergisst", "forgets"),
+]  # fmt: skip
 WHAT = [
-    ("die Zeitung", "the newspaper"),
-    ("einen roten Schlüssel", "a red key"),
+    ("die Zeitung", "the newspaper"), ("einen roten Schlüssel", "a red key"),
     ("das schöne Bild an der Wand", "the beautiful picture on the wall"),
-    ("zwei grüne Äpfel", "two green apples"),
-    ("den langen Brief", "the long letter"),
+    ("zwei grüne Äpfel", "two green apples"), ("den langen Brief", "the long letter"),
     ("ein Buch über die Geschichte der Stadt", "a book about the history of the town"),
     ("seinen Hut", "the hat"),
-]
+]  # fmt: skip
 WHERE = [
-    ("im Garten", "in the garden"),
-    ("vor dem Haus", "in front of the house"),
-    ("auf dem großen Marktplatz", "on the big market square"),
-    ("im Zug", "on the train"),
+    ("im Garten", "in the garden"), ("vor dem Haus", "in front of the house"),
+    ("auf dem großen Marktplatz", "on the big market square"), ("im Zug", "on the train"),
     ("hinter der alten Kirche am Fluss", "behind the old church by the river"),
     ("in der Küche", "in the kitchen"),
-]
+]  # fmt: skip
 TAGS = {
     "the": "DET", "a": "DET", "my": "DET", "our": "DET", "two": "NUM", "in": "ADP", "on": "ADP",
     "of": "ADP", "by": "ADP", "from": "ADP", "with": "ADP", "about": "ADP", "behind": "ADP",
@@ -64,49 +56,32 @@ def pairs(count: int, seed: int = 1) -> list[tuple[str, str]]:
 
 
 def lines(train: int = 300, dev: int = 40) -> Files:
-    both = pairs(train + dev)
+    german, english = zip(*pairs(train + dev), strict=True)
     return {
-        "train.de": [a for a, _ in both[:train]],
-        "train.en": [b for _, b in both[:train]],
-        "dev.de": [a for a, _ in both[train:]],
-        "dev.en": [b for _, b in both[train:]],
-    }
+        "train.de": [*german[:train]], "train.en": [*english[:train]],
+        "dev.de": [*german[train:]], "dev.en": [*english[train:]],
+    }  # fmt: skip
 
 
 def tsv() -> Files:
-    made = lines()
-    return {
-        f"{part}.tsv": list(
-            map("\t".join, zip(made[f"{part}.de"], made[f"{part}.en"], strict=True))
-        )
-        for part in ("train", "dev")
-    }
+    rows = ["\t".join(pair) for pair in pairs(340)]
+    return {"train.tsv": rows[:300], "dev.tsv": rows[300:]}
 
 
 def labelled() -> Files:
-    rows = [
-        (
-            f"{b} and says it is {random.Random(i).choice(GOOD if i % 2 else BAD)}",
-            "good" if i % 2 else "bad",
-        )
-        for i, (_, b) in enumerate(pairs(340, seed=2))
-    ]
-    return {
-        "train.tsv": [f"{text}\t{label}" for text, label in rows[:300]],
-        "dev.tsv": [f"{text}\t{label}" for text, label in rows[300:]],
-    }
+    rows = []
+    for i, (_, b) in enumerate(pairs(340, seed=2)):
+        label, praise = ("good", GOOD) if i % 2 else ("bad", BAD)
+        rows.append(f"{b} and says it is {random.Random(i).choice(praise)}\t{label}")
+    return {"train.tsv": rows[:300], "dev.tsv": rows[300:]}
 
 
 def objects() -> Files:
-    return {
-        name.replace("tsv", "jsonl"): [
-            json.dumps(
-                dict(zip(("text", "label"), row.split("\t"), strict=True)), ensure_ascii=False
-            )
-            for row in rows
-        ]
-        for name, rows in labelled().items()
-    }
+    def made(row: str) -> str:
+        text, label = row.split("\t")
+        return json.dumps({"text": text, "label": label}, ensure_ascii=False)
+
+    return {name.replace("tsv", "jsonl"): [*map(made, rows)] for name, rows in labelled().items()}
 
 
 def tagged() -> list[list[tuple[str, str]]]:
@@ -133,15 +108,7 @@ def text() -> Files:
     return {"train.txt": made[:300], "dev.txt": made[300:]}
 
 
-CORPORA = {
-    "lines": lines,
-    "tsv": tsv,
-    "labelled": labelled,
-    "objects": objects,
-    "conllu": conllu,
-    "columns": columns,
-    "text": text,
-}
+CORPORA = {make.__name__: make for make in (lines, tsv, labelled, objects, conllu, columns, text)}
 
 
 def write(files: Files, folder: Path, packed: bool = False) -> tuple[list[str], list[str]]:

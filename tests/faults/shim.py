@@ -1,25 +1,22 @@
-"""A shim over the calls by which checkpoints reach the disk and leave it: it counts, records,
-fails."""
+"""A shim over the calls by which files reach the disk and leave it: it counts, records, fails."""
 
 import os
 import shutil
 from collections.abc import Callable
 from typing import Any
 
-from saccade.runs import files as checkpoint
+from saccade.runs import checkpoints, files
 
 CALLS = ("open", "write", "fsync", "close", "replace", "mkdir", "ftruncate")
 
 
 class Shim:
-    """Stands where `os` and `shutil` stood in `saccade.runs.files`, or in another."""
+    """Stands where `os` and `shutil` stood in some modules: those that write checkpoints."""
 
     def __init__(
-        self,
-        fault: Callable[[int, str], Any] = lambda number, name: None,
-        module: Any = checkpoint,
-    ):
-        self.module = module
+        self, fault: Callable[[int, str], Any] = lambda number, name: None, *modules: Any
+    ) -> None:
+        self.modules = modules or (files, checkpoints)
         self.fault = fault  # called before every call; may raise, kill, or return a replacement
         self.count = 0
         self.paths: dict[int, str] = {}
@@ -40,7 +37,7 @@ class Shim:
         self.count += 1
         real = self.fault(self.count, name) or real
         there = name == "rmtree" and os.path.lexists(words[0])
-        result = real(*words)
+        result = real(*words) if name != "fsync" else None  # no power is lost here: only recorded
         match name:
             case "rmtree" if there:
                 self.log.append(("remove", str(words[0])))
@@ -49,8 +46,7 @@ class Shim:
                 if words[1] & os.O_CREAT:
                     self.log.append(("create", str(words[0])))
             case "write":
-                data = bytes(words[1])[:result]
-                self.log.append(("write", self.paths[words[0]], data))
+                self.log.append(("write", self.paths[words[0]], bytes(words[1])[:result]))
             case "fsync":
                 self.log.append(("fsync", self.paths[words[0]]))
             case "mkdir" | "replace":
@@ -64,7 +60,8 @@ class Shim:
     def __exit__(self, *error: object) -> None:
         self.stand(os, shutil)
 
-    def stand(self, system: Any, files: Any) -> None:
-        self.module.os = system
-        if hasattr(self.module, "shutil"):
-            self.module.shutil = files
+    def stand(self, system: Any, trees: Any) -> None:
+        for module in self.modules:
+            module.os = system
+            if hasattr(module, "shutil"):
+                module.shutil = trees

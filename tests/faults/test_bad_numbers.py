@@ -1,4 +1,4 @@
-"""Numbers that are none, and memory that is not there: neither reaches the weights."""
+"""Numbers that are not finite, and memory that is not there: neither reaches the weights."""
 
 import json
 from pathlib import Path
@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from saccade.config import parse
+from saccade.config import parse, write_toml
 from saccade.data.batches import collate
 from saccade.errors import TrainingError
-from saccade.runs import files
+from saccade.runs import checkpoints, files
 from saccade.setup.prepare import prepare
 from saccade.tasks.translate import Translate
 from saccade.training import loop
@@ -22,23 +22,22 @@ from saccade.training.stop import Stop
 from saccade.training.trainer import Trainer
 from tests.faults.conftest import Small
 from tests.faults.processes import Server
-from tests.training.test_training import SMALL, new_folder, run_through, settings, until, weights
+from tests.helpers import SMALL, new_folder, run_through, same_weights, settings, until, weights
 
 
 def spoil(monkeypatch: pytest.MonkeyPatch, kind: str, when: Any) -> None:
     """Make the loss of some steps not finite, or only its gradient."""
-    real = Trainer._gradients
+    real = Trainer.gradients
 
     def gradients(self: Trainer, *words: Any) -> Any:
         nll, *rest = real(self, *words)
         if when(self):
-            if kind == "loss":
-                nll = nll * torch.nan
-            else:
+            if kind == "gradient":
                 self.parameters[-1].grad = torch.full_like(self.parameters[-1], torch.inf)
+            nll = nll * torch.nan if kind == "loss" else nll
         return nll, *rest
 
-    monkeypatch.setattr(Trainer, "_gradients", gradients)
+    monkeypatch.setattr(Trainer, "gradients", gradients)
 
 
 def at_full_rate(trainer: Trainer) -> bool:
@@ -64,7 +63,7 @@ def test_a_step_that_is_not_finite_never_reaches_the_weights(
     spoil(monkeypatch, kind, lambda trainer: trainer.at.step in (4, 7, 8))
     events = run_through(config, tmp_path / "run")
     assert [(e.step, e.total) for e in events if isinstance(e, Skipped)] == [(5, 1), (8, 2), (9, 3)]
-    for path in files.checkpoints(tmp_path / "run" / "checkpoints"):
+    for path in checkpoints.paths(tmp_path / "run" / "checkpoints"):
         for file in path.glob("*.safetensors"):
             assert all(t.isfinite().all() for t in files.read_tensors(file).values())
     ready, before = prepare(config, tmp_path / "run"), None
@@ -88,22 +87,13 @@ def test_after_many_the_run_goes_back_with_a_lower_rate_and_resuming_does_the_sa
     assert "back to step 6, at 0.5 of the rate" in said[0]
     assert "batch " in said[0]
     assert events[-1].step == 12
-    for halt in (9, 14):
-        folder = tmp_path / f"halted-{halt}"
-        new_folder(config, folder)
-        count = 0
-
-        def wait(stop: Stop, folder: Path = folder, halt: int = halt) -> Any:
-            nonlocal count
-            for event in start(config, folder, stop):
-                count += isinstance(event, loop.StepDone)
-                stop.asked |= count >= halt
-                yield event
-
-        list(until(None, wait))
+    for halt in (9, 14):  # reports, of which the run that went back has more than steps
+        folder, stop, count = new_folder(config, tmp_path / f"halted-{halt}"), Stop(), 0
+        for event in until(None, lambda _, folder=folder, stop=stop: start(config, folder, stop)):
+            count += isinstance(event, loop.StepDone)
+            stop.asked |= count >= halt
         list(resume(folder))
-        one, other = weights(tmp_path / "straight"), weights(folder)
-        assert all(torch.equal(one[name], other[name]) for name in one), halt
+        assert same_weights(tmp_path / "straight", folder), halt
 
 
 def test_before_any_checkpoint_the_run_begins_again(
@@ -158,7 +148,9 @@ def test_going_back_passes_over_what_is_damaged_and_keeps_the_best(
                 damaged = folder / "checkpoints" / "step-00000006" / "model.safetensors"
                 damaged.write_bytes(b"?")
             case Noticed() if "back to step 3" in event.text:
-                saves = [files.step_of(path) for path in files.checkpoints(folder / "checkpoints")]
+                saves = [
+                    checkpoints.step_of(path) for path in checkpoints.paths(folder / "checkpoints")
+                ]
     assert saves == [3]  # what is later is no more
     assert event.step == 12
     assert all(torch.equal(weight, best[name]) for name, weight in weights(folder).items())
@@ -199,7 +191,7 @@ def test_a_batch_that_does_not_fit_is_cut_with_the_same_result(
 ) -> None:
     """Dropout, dropped words, carried states and all: within 1e-6 of the whole batch."""
     more = {"word_dropout": 0.2, "rate": 0.1, "warmup": 1, "accumulate": 2, "optimizer": "sgd"}
-    raw = settings(name, tmp_path, **more).model_dump(exclude_none=True)
+    raw = settings(name, tmp_path, batch_tokens=70, **more).model_dump(exclude_none=True)
     raw["task"] |= {"context": 16} if raw["task"]["kind"] == "language" else {}
     ready = prepare(parse(raw, "x"), tmp_path)
     real = type(ready.task).loss
@@ -234,10 +226,10 @@ def test_the_gradients_of_a_batch_that_is_cut_are_those_of_the_whole(
 ) -> None:
     """With AdamW, which makes much of the smallest gradient, and with clipping."""
     more = {"word_dropout": 0.2, "accumulate": 2, "optimizer": "adamw", "clip": 1.0}
-    ready = prepare(settings(name, tmp_path, **more), tmp_path)
+    ready = prepare(settings(name, tmp_path, batch_tokens=70, **more), tmp_path)
     batches = loop.Loader(ready.task, ready.train).take(0, 0, 2)
     found = []
-    for room in (None, 60, 1):
+    for room in (None, 30, 1):
         trainer = Trainer(ready.task, ready.task.build(), tmp_path)
         trainer.room = room
         _, count, _ = trainer.gradients(batches, 0.5)
@@ -246,6 +238,18 @@ def test_the_gradients_of_a_batch_that_is_cut_are_those_of_the_whole(
     for other in found[1:]:
         for one, cut in zip(found[0], other, strict=True):
             assert torch.allclose(one, cut, rtol=0, atol=1e-6)
+
+
+STRAIGHT: dict[str, Path] = {}  # by how they are trained, uninterrupted
+
+
+def straight(config: Any, factory: pytest.TempPathFactory) -> Path:
+    """The run that a configuration gives if nothing happens; it is trained once."""
+    key = str(config.train)
+    if key not in STRAIGHT:
+        STRAIGHT[key] = factory.mktemp("straight") / "run"
+        run_through(config, STRAIGHT[key])
+    return STRAIGHT[key]
 
 
 OUT = RuntimeError("[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory")
@@ -260,16 +264,16 @@ OUT = RuntimeError("[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can
         (torch.optim.AdamW, "step", 1, "off", "train.batch_tokens"),
         (Translate, "evaluate", 1, "on", "decode.batch_tokens"),
         (Translate, "predict", 1, "on", "decode.batch_tokens"),
-        (files, "mean_of", 1, "off", "free memory"),
+        (checkpoints, "mean", 1, "off", "free memory"),
     ],
 )
 def test_where_nothing_can_be_cut_training_ends_with_a_line_and_goes_on_later(
     where: Any, name: str, nth: int, preflight: str, words: str,
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    more = {"average_checkpoints": 2, "average": 0.0} if name == "mean_of" else {}
+    more = {"average_checkpoints": 2, "average": 0.0} if name == "mean" else {}
     config = settings("lstm", tmp_path, preflight=preflight, **more)
-    run_through(config, tmp_path / "straight")
+    expected = straight(config, tmp_path_factory)
     real, calls = getattr(where, name), 0
 
     def out_at_the_nth(*given: Any, **named: Any) -> Any:
@@ -286,13 +290,12 @@ def test_where_nothing_can_be_cut_training_ends_with_a_line_and_goes_on_later(
     assert "out of memory" in said
     assert words in said
     assert f"saccade resume {tmp_path / 'run'}" in said
-    early = nth == 1 and name != "mean_of"
+    early = nth == 1 and name != "mean"
     assert ("no checkpoint yet" if early else "is sound") in said
     assert len(said.splitlines()) == 1
     monkeypatch.undo()
     list(resume(tmp_path / "run"))
-    one, other = weights(tmp_path / "straight"), weights(tmp_path / "run")
-    assert all(torch.equal(one[key], other[key]) for key in one)
+    assert same_weights(expected, tmp_path / "run")
 
 
 def test_one_example_that_does_not_fit_is_an_error(
@@ -320,11 +323,9 @@ def test_training_goes_on_where_memory_really_ends(small: Small, server: Server)
     raw["encoder"] |= large
     raw["decoder"] |= large
     raw["train"] |= {"preflight": "off", "evaluate_every": 100}
-    from saccade.config import write_toml
-
     (folder / "large.toml").write_text(write_toml(parse(raw, "x")))
     run = small.new()
-    done = server.run("train", folder / "large.toml", "--out", run, memory=120 << 20)
+    done = server.run("train", folder / "large.toml", "--out", run, memory=[120 << 20])
     assert done.code == 0, done.said
     assert "out of memory; batches like it are now cut" in done.said
     events = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]

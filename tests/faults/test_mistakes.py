@@ -11,7 +11,7 @@ import pytest
 from saccade import cli
 from saccade.config import Config, kind_of, models_in, parse
 from saccade.errors import ConfigError
-from tests.training.test_training import corpus
+from tests.helpers import corpus
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "1"
 

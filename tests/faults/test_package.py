@@ -76,53 +76,51 @@ def test_nothing_is_unpickled_evaluated_or_given_to_a_shell(path: Path) -> None:
     assert not list(sins(path.read_text(encoding="utf-8")))
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        "import pickle",
-        "import _pickle as p",
-        "from pickle import loads",
-        "from torch import load",
-        "from torch import load as read\nread(x)",
-        "import torch\ntorch.load(x)",
-        "import torch as t\nt.load(x)",
-        "import torch as t\nread = t.load",
-        "import torch\ntorch.jit.load(x)",
-        "from torch import jit\njit.load(x)",
-        "import torch.jit as j\nj.load(x)",
-        "import torch.serialization as s\ns.load(x)",
-        "from torch import *",
-        "import torch\ntorch.hub.load(x)",
-        "import torch\ngetattr(torch, 'load')(x)",
-        "import numpy as np\nnp.load(x)",
-        "import numpy\nnumpy.fromfile(x, allow_pickle=True)",
-        "import yaml\nyaml.load(x)",
-        "from yaml import safe_load",
-        "eval(x)",
-        "run = exec",
-        "import builtins\nbuiltins.eval(x)",
-        "from builtins import eval as e\ne(x)",
-        "import tarfile\ntarfile.open(x).extractall()",
-        "import subprocess\nsubprocess.run(x, shell=True)",
-        "import subprocess as s\ns.run(x, shell=y)",
-        "from os import system",
-        "import os as o\no.popen(x)",
-    ],
-)
+SINS = """
+import pickle
+import _pickle as p
+from pickle import loads
+from torch import load
+from torch import load as read; read(x)
+import torch; torch.load(x)
+import torch as t; t.load(x)
+import torch as t; read = t.load
+import torch; torch.jit.load(x)
+from torch import jit; jit.load(x)
+import torch.jit as j; j.load(x)
+import torch.serialization as s; s.load(x)
+from torch import *
+import torch; torch.hub.load(x)
+import torch; getattr(torch, 'load')(x)
+import numpy as np; np.load(x)
+import numpy; numpy.fromfile(x, allow_pickle=True)
+import yaml; yaml.load(x)
+from yaml import safe_load
+eval(x)
+run = exec
+import builtins; builtins.eval(x)
+from builtins import eval as e; e(x)
+import tarfile; tarfile.open(x).extractall()
+import subprocess; subprocess.run(x, shell=True)
+import subprocess as s; s.run(x, shell=y)
+from os import system
+import os as o; o.popen(x)
+"""
+NO_SINS = """
+network.eval()
+import re; re.compile(x)
+import json; json.load(x)
+import tomllib; tomllib.load(x)
+import subprocess; subprocess.run(x, shell=False)
+from saccade.runs.run import load; load(x)
+"""
+
+
+@pytest.mark.parametrize("source", SINS.strip().splitlines())
 def test_every_way_of_calling_them_is_seen(source: str) -> None:
     assert list(sins(source))
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        "network.eval()",
-        "import re\nre.compile(x)",
-        "import json\njson.load(x)",
-        "import tomllib\ntomllib.load(x)",
-        "import subprocess\nsubprocess.run(x, shell=False)",
-        "from saccade.runs.run import load\nload(x)",
-    ],
-)
+@pytest.mark.parametrize("source", NO_SINS.strip().splitlines())
 def test_what_only_looks_like_them_is_not(source: str) -> None:
     assert not list(sins(source))

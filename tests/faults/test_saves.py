@@ -14,29 +14,37 @@ import pytest
 import safetensors.torch
 import torch
 
+import saccade
+from saccade.data.digest import digest
 from saccade.errors import CheckpointError, TrainingError
-from saccade.runs import files
+from saccade.runs import checkpoints, files
+from saccade.runs.folder import read_settings
+from saccade.training import session
+from saccade.training.report import show
 from saccade.training.session import resume, start
 from tests.faults.shim import Shim
-from tests.training.test_training import new_folder, run_through, settings, weights
+from tests.helpers import new_folder, run_through, same_weights, settings
 
-TENSORS = {
-    "model": {"a": torch.arange(6.0).view(2, 3), "b": torch.ones(5)},
-    "training": {"optimizer.0.step": torch.tensor(3.0), "optimizer.0.exp_avg": torch.ones(2, 3)},
-}
+
+def fewer(few: int, many: int) -> Any:
+    """So many attempts, and many more in the tier of faults."""
+    return pytest.mark.parametrize("times", [few, pytest.param(many, marks=pytest.mark.faults)])
+
+
+again = pytest.mark.parametrize("new", [4, 3], ids=["a new step", "the same step again"])
 
 
 def save(folder: Path, step: int, value: float) -> None:
     """What training does: a new checkpoint, then the old one goes."""
-    files = {"model": {"a": torch.full((50,), value)}, "training": {"c": torch.ones(20)}}
-    path = files.save_checkpoint(folder / "checkpoints", step, files, {"value": value})
-    files.remove_checkpoints(folder / "checkpoints", [path])
+    parts = {"model": {"a": torch.full((50,), value)}, "training": {"c": torch.ones(20)}}
+    path = checkpoints.save(folder / "checkpoints", step, parts, {"value": value})
+    checkpoints.remove(folder / "checkpoints", [path])
 
 
 def found(folder: Path) -> float:
     """What a resumed run would read."""
-    files.recover(folder / "checkpoints")
-    path, problems = files.latest_checkpoint(folder / "checkpoints")
+    checkpoints.recover(folder / "checkpoints")
+    path, problems = checkpoints.latest(folder / "checkpoints")
     assert path is not None, problems
     value = files.read_json(path / "state.json")["value"]
     tensors = files.read_tensors(path / "model.safetensors")
@@ -44,10 +52,33 @@ def found(folder: Path) -> float:
     return float(value)
 
 
-def calls_of(work: Callable[[], Any]) -> Shim:
-    with Shim() as shim:
-        work()
-    return shim
+@pytest.fixture
+def before(tmp_path: Path) -> Path:
+    """A folder with a checkpoint of step 3."""
+    (tmp_path / "before").mkdir()
+    save(tmp_path / "before", 3, 1.0)
+    return tmp_path / "before"
+
+
+def saved_with(
+    before: Path, folder: Path, new: int, fault: Callable[[int, str], Any] = lambda n, name: None
+) -> tuple[Shim, int | None]:
+    """The calls of a save in a copy of a folder, and the number of the error that ended it."""
+    shutil.copytree(before, folder)
+    with Shim(fault) as shim:
+        try:
+            save(folder, new, 2.0)
+        except OSError as error:
+            return shim, error.errno
+    return shim, None
+
+
+def failing(code: int, fails: Callable[[int], bool]) -> Callable[[int, str], None]:
+    def fault(count: int, name: str) -> None:
+        if fails(count):
+            raise OSError(code, os.strerror(code))
+
+    return fault
 
 
 def test_our_files_are_what_safetensors_reads_and_writes(tmp_path: Path) -> None:
@@ -62,84 +93,53 @@ def test_our_files_are_what_safetensors_reads_and_writes(tmp_path: Path) -> None
     assert read.keys() == mixed.keys()
     assert all(torch.equal(read[name], mixed[name]) for name in mixed)
     assert size == (tmp_path / "x.safetensors").stat().st_size
-    assert sha == files.digest(tmp_path / "x.safetensors")
+    assert sha == digest(tmp_path / "x.safetensors")
 
 
 # --- calls that fail ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("again", [False, True], ids=["a new step", "the same step again"])
-def test_a_failing_disk_leaves_a_sound_checkpoint(again: bool, tmp_path: Path) -> None:
-    """EIO and ENOSPC at each I/O call of a save, one by one."""
-    (tmp_path / "0").mkdir()
-    save(tmp_path / "0", 3, 1.0)
-    new = 3 if again else 4
-    calls = calls_of(lambda: save(tmp_path / "0", new, 2.0)).count
+@again
+def test_a_failing_disk_leaves_a_sound_checkpoint(new: int, before: Path, tmp_path: Path) -> None:
+    """EIO and ENOSPC at each I/O call of a save, one by one; a full disk stays full."""
+    calls = saved_with(before, tmp_path / "sound", new)[0].count
     assert calls > 20
     for code in (errno.EIO, errno.ENOSPC):
         for number in range(1, calls + 1):
             folder = tmp_path / f"{code}-{number}"
-            folder.mkdir()
-            save(folder, 3, 1.0)
-
-            def fault(count: int, name: str, number: int = number, code: int = code) -> None:
-                if count >= number:  # a full disk stays full
-                    raise OSError(code, os.strerror(code))
-
-            failed = False
-            try:
-                with Shim(fault):
-                    save(folder, new, 2.0)
-            except OSError as error:
-                failed = error.errno == code
+            fault = failing(code, lambda count, number=number: count >= number)
+            _, failed = saved_with(before, folder, new, fault)
             value = found(folder)
             assert value in (1.0, 2.0)
-            assert failed or value == 2.0
-            assert [p.name[:5] for p in (folder / "checkpoints").iterdir()].count(".asid") == 0
+            assert failed == code or value == 2.0
+            assert not list((folder / "checkpoints").glob(".aside*"))
 
 
-@pytest.mark.parametrize("again", [False, True], ids=["a new step", "the same step again"])
+@fewer(1, 6)
+@again
 def test_one_call_that_fails_and_a_crash_leave_a_sound_checkpoint(
-    again: bool, tmp_path: Path
+    new: int, times: int, before: Path, tmp_path: Path
 ) -> None:
     """A disk that fails once, at each call in turn; what is done about it is no less safe."""
-    numbers, new = random.Random(9), 3 if again else 4
-    (tmp_path / "0").mkdir()
-    save(tmp_path / "0", 3, 1.0)
-    calls = calls_of(lambda: save(tmp_path / "0", new, 2.0)).count
+    numbers = random.Random(9)
+    calls = saved_with(before, tmp_path / "sound", new)[0].count
     for number in range(1, calls + 1):
-        before, folder = tmp_path / f"{number}-before", tmp_path / f"{number}"
-        before.mkdir()
-        save(before, 3, 1.0)
-        shutil.copytree(before, folder)
-
-        def fault(count: int, name: str, number: int = number) -> None:
-            if count == number:
-                raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-        failed = False
-        try:
-            with Shim(fault) as shim:
-                save(folder, new, 2.0)
-        except OSError:
-            failed = True
-        log = moved(shim.log, folder, before)
-        for upto in range(max(len(log) - 6, 0), len(log) + 1):
-            for attempt in range(6):
-                left = tmp_path / f"{number}-{upto}-{attempt}"
-                Crash(before, log).leave(upto, numbers, left)
-                assert found(left) in (1.0, 2.0)
-                shutil.rmtree(left)
+        folder = tmp_path / f"{number}"
+        fault = failing(errno.EIO, lambda count, number=number: count == number)
+        shim, failed = saved_with(before, folder, new, fault)
+        crash = Crash(before, shim.log, folder)
+        for upto in range(max(len(crash.log) - 6, 0), len(crash.log) + 1):
+            for _ in range(times):
+                assert found(crash.leave(upto, numbers)) in (1.0, 2.0)
         assert failed or found(folder) == 2.0
 
 
-def test_short_writes_are_continued(tmp_path: Path) -> None:
+def test_short_writes_are_continued(before: Path, tmp_path: Path) -> None:
     def fault(count: int, name: str) -> Any:
         return (lambda fd, data: os.write(fd, data[:7])) if name == "write" else None
 
-    with Shim(fault):
-        save(tmp_path, 3, 1.0)
-    assert found(tmp_path) == 1.0
+    saved_with(before, tmp_path / "run", 4, fault)
+    assert found(tmp_path / "run") == 2.0
 
 
 def test_a_full_disk_ends_training_with_a_line_and_a_sound_checkpoint(tmp_path: Path) -> None:
@@ -156,13 +156,12 @@ def test_a_full_disk_ends_training_with_a_line_and_a_sound_checkpoint(tmp_path: 
 
     with Shim(fault), pytest.raises(TrainingError) as caught:
         list(start(config, folder))
-    assert "No space left on device" in str(caught.value)
-    assert "step-00000006 is sound" in str(caught.value)
-    assert f"saccade resume {folder}" in str(caught.value)
-    assert len(str(caught.value).splitlines()) == 1
+    assert str(caught.value) == (
+        f"{folder}: cannot be written: No space left on device; training has stopped, "
+        f"step-00000006 is sound; make room, then: saccade resume {folder}"
+    )
     list(resume(folder))
-    one, other = weights(tmp_path / "straight"), weights(folder)
-    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert same_weights(tmp_path / "straight", folder)
 
 
 # --- crashes --------------------------------------------------------------------------------------
@@ -176,25 +175,26 @@ class Crash:
     came before the data it renames.
     """
 
-    def __init__(self, root: Path, log: list[tuple[Any, ...]]):
-        self.root, self.log = str(root), log
+    def __init__(self, root: Path, log: list[tuple[Any, ...]], where: Path):
+        """From what was in `root`, and the calls that were made in `where`, a copy of it."""
+        self.root, self.left = str(where), root.with_name("left")
+        self.log = [call for call in log if Path(call[1]).is_relative_to(where)]
+        self.before = root
 
-    def leave(self, upto: int, numbers: random.Random, target: Path) -> None:
-        """Make in `target` what a crash after so many calls has left of `root`."""
-        root: dict[str, Any] = self.old(Path(self.root))
+    def leave(self, upto: int, numbers: random.Random) -> Path:
+        """What a crash after so many calls may have left."""
+        root = self.old(self.before)
         for entry in self.log[:upto]:
             self.apply(root, entry)
-        self.write(root, numbers, target)
+        shutil.rmtree(self.left, ignore_errors=True)
+        self.write(root, numbers, self.left)
+        return self.left
 
     def old(self, path: Path) -> dict[str, Any]:
         """The tree before, all of it synced."""
-        names = {}
-        for inner in path.iterdir():
-            names[inner.name] = (
-                self.old(inner)
-                if inner.is_dir()
-                else {"file": True, "synced": inner.read_bytes(), "now": inner.read_bytes()}
-            )
+        if path.is_file():
+            return {"file": True, "synced": path.read_bytes(), "now": path.read_bytes()}
+        names = {inner.name: self.old(inner) for inner in path.iterdir()}
         return {"file": False, "synced": names, "now": dict(names), "later": []}
 
     def node(self, root: dict[str, Any], path: str) -> dict[str, Any]:
@@ -247,71 +247,54 @@ class Crash:
                 self.write(inner, numbers, target / name)
 
 
-def moved(log: list[tuple[Any, ...]], old: Path, new: Path) -> list[tuple[Any, ...]]:
-    """The same calls in another folder."""
-    return [
-        tuple(w.replace(str(old), str(new)) if isinstance(w, str) else w for w in entry)
-        for entry in log
-    ]
-
-
 @pytest.mark.parametrize("first", [True, False], ids=["the first save", "a later one"])
-@pytest.mark.parametrize("again", [False, True], ids=["a new step", "the same step again"])
+@fewer(3, 12)
+@again
 def test_a_crash_leaves_the_old_checkpoint_or_the_new_one(
-    first: bool, again: bool, tmp_path: Path
+    first: bool, new: int, times: int, before: Path, tmp_path: Path
 ) -> None:
-    if first and again:
-        pytest.skip("there is nothing to write again")
-    numbers, folder = random.Random(4), tmp_path / "run"
-    folder.mkdir()
-    if not first:
-        save(folder, 3, 1.0)
-    shutil.copytree(folder, tmp_path / "before")
-    shim = calls_of(lambda: save(folder, 3 if again else 4, 2.0))
-    log = moved(shim.log, folder, tmp_path / "before")
-    crash = Crash(tmp_path / "before", log)
+    if first:
+        shutil.rmtree(before / "checkpoints")
+    shim, _ = saved_with(before, tmp_path / "run", new)
+    numbers, crash = random.Random(4), Crash(before, shim.log, tmp_path / "run")
+    log = crash.log
     renamed = max(i for i, e in enumerate(log) if e[0] == "replace" and "aside" in e[1])
     after = next(i for i, e in enumerate(log) if i > renamed and e[0] == "fsync")
     seen = set()
     for upto in range(len(log) + 1):
-        for attempt in range(8):
-            left = tmp_path / f"{upto}-{attempt}"
-            crash.leave(upto, numbers, left)
+        for _ in range(times):
+            left = crash.leave(upto, numbers)
             if first and upto <= after:
-                path, _ = files.latest_checkpoint(left / "checkpoints")
+                path, _ = checkpoints.latest(left / "checkpoints")
                 assert path is None or found(left) == 2.0
             else:
                 value = found(left)
                 assert value == 2.0 if upto > after else value in (1.0, 2.0)
                 seen.add(value)
-            shutil.rmtree(left)
     assert seen == ({2.0} if first else {1.0, 2.0})
 
 
 def test_a_crash_leaves_the_old_text_or_the_new_one(tmp_path: Path) -> None:
-    numbers, folder = random.Random(5), tmp_path / "before"
-    folder.mkdir()
-    (folder / "config.toml").write_text("old" * 1000)
-    shutil.copytree(folder, tmp_path / "run")
-    shim = calls_of(lambda: files.write_text(tmp_path / "run" / "config.toml", "new" * 900))
-    log = moved(shim.log, tmp_path / "run", folder)
-    for upto in range(len(log) + 1):
-        for attempt in range(20):
-            left = tmp_path / f"{upto}-{attempt}"
-            Crash(folder, log).leave(upto, numbers, left)
-            assert (left / "config.toml").read_text() in ("old" * 1000, "new" * 900)
+    numbers, texts = random.Random(5), ("old" * 1000, "new" * 900)
+    (tmp_path / "before").mkdir()
+    (tmp_path / "before" / "config.toml").write_text(texts[0])
+    shutil.copytree(tmp_path / "before", tmp_path / "run")
+    with Shim() as shim:
+        files.write_text(tmp_path / "run" / "config.toml", texts[1])
+    crash = Crash(tmp_path / "before", shim.log, tmp_path / "run")
+    for upto in range(len(crash.log) + 1):
+        for _ in range(20):
+            assert (crash.leave(upto, numbers) / "config.toml").read_text() in texts
 
 
+@fewer(2, 10)
 def test_a_crash_while_preparing_leaves_all_of_the_data_or_no_word_of_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    times: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What calls itself prepared has its vocabularies and its data, to the last byte."""
-    from saccade.runs.folder import read_settings
-    from saccade.training import session
-
     config, numbers = settings("lstm", tmp_path), random.Random(10)
-    before, folder = tmp_path / "before", tmp_path / "run"
-    before.mkdir()
+    empty, folder = tmp_path / "before", tmp_path / "run"
+    empty.mkdir()
     folder.mkdir()
     real = session.prepare
     with Shim() as shim:
@@ -329,19 +312,16 @@ def test_a_crash_while_preparing_leaves_all_of_the_data_or_no_word_of_it(
         next(events)
         events.close()
     names = [path.name for path in folder.glob("*.json")]
-    assert names
-    log = [e for e in moved(shim.log, folder, before) if Path(e[1]).is_relative_to(before)]
-    prepared = 0
-    for upto in range(len(log) + 1):
-        for attempt in range(8):
-            left = tmp_path / f"{upto}-{attempt}"
-            Crash(before, log).leave(upto, numbers, left)
+    crash, prepared = Crash(empty, shim.log, folder), 0
+    for upto in range(len(crash.log) + 1):
+        for _ in range(times):
+            left = crash.leave(upto, numbers)
             if (left / "config.toml").exists() and read_settings(left)[1].prepared:
                 prepared += 1
                 assert files.damage(left / "data", ["dev.jsonl"]) is None
                 for name in names:
                     assert (left / name).read_bytes() == (folder / name).read_bytes()
-            shutil.rmtree(left)
+    assert names
     assert prepared
 
 
@@ -352,53 +332,41 @@ def test_a_crash_while_preparing_leaves_all_of_the_data_or_no_word_of_it(
 def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The checkpoints of a small run: an older one and a newer one."""
     folder = tmp_path_factory.mktemp("bits")
-    run_through(settings("transformer", folder, keep=2), folder / "run")
-    assert len(files.checkpoints(folder / "run" / "checkpoints")) == 2
+    run_through(settings("transformer", folder, steps=6, keep=2), folder / "run")
+    assert len(checkpoints.paths(folder / "run" / "checkpoints")) == 2
     return folder / "run" / "checkpoints"
 
 
-def passed_over(folder: Path, damaged: Path) -> None:
-    older, newer = files.checkpoints(folder)
-    path, problems = files.latest_checkpoint(folder)
-    assert path == older, f"{damaged} was not found to be damaged"
-    assert str(newer) in problems[0]
+def flipped(data: bytes, numbers: random.Random, first: int = 0) -> bytes:
+    place = numbers.randrange(first, len(data))
+    return data[:place] + bytes([data[place] ^ 1 << numbers.randrange(8)]) + data[place + 1 :]
 
 
-def test_a_thousand_flipped_bits_are_found(two: Path) -> None:
+@fewer(60, 1000)
+@pytest.mark.parametrize("how", ["a flipped bit", "a truncation"])
+def test_damage_is_found(how: str, times: int, two: Path) -> None:
     numbers = random.Random(6)
-    found = sorted(files.checkpoints(two)[-1].iterdir())
-    assert {file.name for file in found} >= files.WANTED | {files.MANIFEST}
-    for i in range(1000):
-        file = found[i % len(found)]
+    older, newer = checkpoints.paths(two)
+    names = sorted(newer.iterdir())
+    assert {file.name for file in names} >= checkpoints.REQUIRED_FILES | {files.MANIFEST}
+    for i in range(times):
+        file = names[i % len(names)]
         data = file.read_bytes()
-        place, bit = numbers.randrange(len(data)), 1 << numbers.randrange(8)
-        changed = data[:place] + bytes([data[place] ^ bit]) + data[place + 1 :]
-        file.write_bytes(changed)
-        passed_over(two, file)
+        cut = data[: numbers.randrange(len(data))]
+        file.write_bytes(cut if how == "a truncation" else flipped(data, numbers))
+        path, problems = checkpoints.latest(two)
+        assert path == older, f"{file} was not found to be damaged"
+        assert str(newer) in problems[0]
         file.write_bytes(data)
-    assert files.latest_checkpoint(two)[0] == files.checkpoints(two)[-1]
+    assert checkpoints.latest(two)[0] == newer
 
 
-def test_two_hundred_truncations_are_found(two: Path) -> None:
-    numbers = random.Random(7)
-    found = sorted(files.checkpoints(two)[-1].iterdir())
-    for i in range(200):
-        file = found[i % len(found)]
-        data = file.read_bytes()
-        file.write_bytes(data[: numbers.randrange(len(data))])
-        passed_over(two, file)
-        file.write_bytes(data)
-
-
-def test_damaged_weights_are_named_and_not_used(two: Path) -> None:
-    import saccade
-
+@fewer(8, 100)
+def test_damaged_weights_are_named_and_not_used(times: int, two: Path) -> None:
     file = two.parent / "model.safetensors"
     data, numbers = file.read_bytes(), random.Random(8)
-    start = 8 + int.from_bytes(data[:8], "little")
-    for _ in range(50):
-        place = numbers.randrange(start, len(data))
-        file.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+    for _ in range(times):
+        file.write_bytes(flipped(data, numbers, 8 + int.from_bytes(data[:8], "little")))
         with pytest.raises(CheckpointError, match=r"model.safetensors: damaged"):
             saccade.load(two.parent)
     file.write_bytes(data)
@@ -408,22 +376,15 @@ def test_damaged_weights_are_named_and_not_used(two: Path) -> None:
 def test_damaged_data_is_not_trained_on(two: Path, tmp_path: Path) -> None:
     shutil.copytree(two.parent, tmp_path / "run")
     file = tmp_path / "run" / "data" / "train.target.ids"
-    data = bytearray(file.read_bytes())
-    data[8] ^= 1
-    file.write_bytes(bytes(data))
+    file.write_bytes(flipped(file.read_bytes(), random.Random(9)))
     with pytest.raises(CheckpointError, match=r"train.target.ids is damaged"):
         list(resume(tmp_path / "run"))
 
 
-def test_a_half_line_in_the_log_is_cut_off(tmp_path: Path) -> None:
-    config = settings("lstm", tmp_path)
-    from saccade.training.report import show
-
-    folder = new_folder(config, tmp_path / "run")
-    list(show(start(config, folder), folder, quiet=True))
-    log = folder / "metrics.jsonl"
-    whole = log.read_bytes()
+def test_a_half_line_in_the_log_is_cut_off(two: Path, tmp_path: Path) -> None:
+    shutil.copytree(two.parent, tmp_path / "run")
+    log, whole = tmp_path / "run" / "metrics.jsonl", b'{"event": "Prepared"}\n'
     log.write_bytes(whole + b'{"event": "Step')
-    list(show(resume(folder), folder, quiet=True))
+    list(show(resume(tmp_path / "run"), tmp_path / "run", quiet=True))
     assert log.read_bytes().startswith(whole)
     assert all(json.loads(line) for line in log.read_text().splitlines())

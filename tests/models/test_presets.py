@@ -8,7 +8,7 @@ from saccade.config import RecurrentEncoder, TransformerDecoder, TransformerEnco
 from saccade.errors import ConfigError
 from saccade.models.presets import SIZES, expand
 from saccade.setup.choose import fill_config, gather
-from tests.training.test_training import corpus
+from tests.helpers import corpus
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -19,7 +19,7 @@ from saccade.setup.prepare import prepare
 from saccade.tasks.task import Prediction, Query, Request, Task, in_batches
 from saccade.text.vocab import Specials
 from tests.architectures import DECODERS, ENCODERS
-from tests.training.test_training import corpus
+from tests.helpers import corpus
 
 SPECIALS = Specials()
 TASKS = ("translate", "classify", "tag", "language")

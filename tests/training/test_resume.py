@@ -17,7 +17,7 @@ import saccade
 from saccade.data.batches import Loader
 from saccade.errors import CheckpointError, ConfigError, TrainingError
 from saccade.models.networks import Generator
-from saccade.runs import files
+from saccade.runs import checkpoints, files
 from saccade.runs.run import read_config
 from saccade.tasks.translate import Translate
 from saccade.training import loop, preflight, session
@@ -26,14 +26,7 @@ from saccade.training.gradients import Gradients
 from saccade.training.report import show
 from saccade.training.session import new_folder, resume, save_unprepared, start
 from saccade.training.stop import Interrupted, Stop
-from tests.training.test_training import SMALL, corpus, run_through, settings, until, weights
-
-
-def same(one: Path, other: Path) -> bool:
-    first, second = weights(one), weights(other)
-    return first.keys() == second.keys() and all(
-        torch.equal(first[name], second[name]) for name in first
-    )
+from tests.helpers import SMALL, corpus, run_through, same_weights, settings, until, weights
 
 
 @pytest.mark.parametrize(("which", "halts"), [("last", [4, 7]), ("best", [1, 10])])
@@ -46,7 +39,7 @@ def test_checkpoints_that_a_signal_causes_leave_no_trace_in_a_mean(
     run_through(config, tmp_path / "halted", stop_after=halts[0])
     for halt in [*halts[1:], None]:
         list(until(halt, lambda stop: resume(tmp_path / "halted", stop)))
-    assert same(tmp_path / "straight", tmp_path / "halted")
+    assert same_weights(tmp_path / "straight", tmp_path / "halted")
 
 
 @pytest.mark.parametrize("which", ["last", "best"])
@@ -67,11 +60,11 @@ def test_a_mean_leaves_out_what_is_not_sound_and_says_so(
     assert str(first) in said[0]
     assert said[0].endswith("left out of the mean")
     others = [folder / f"step-{step:08d}" for step in (8, 12)]
-    expected, problems = files.mean_of(others)
+    expected, problems = checkpoints.mean(others)
     assert not problems
     assert all(torch.equal(w, expected[name]) for name, w in weights(tmp_path / "run").items())
     with pytest.raises(CheckpointError, match="step-00000004"):
-        files.mean_of([first])
+        checkpoints.mean([first])
 
 
 @pytest.mark.parametrize("name", ["language model", "lstm"])
@@ -98,12 +91,10 @@ def test_a_step_is_left_between_its_batches(
     assert isinstance(event, Finished)
     assert (event.reason, event.step) == ("stopped", 5)
     assert not after
-    assert (
-        files.latest_checkpoint(folder / "checkpoints")[0] == folder / "checkpoints/step-00000005"
-    )
+    assert checkpoints.latest(folder / "checkpoints")[0] == folder / "checkpoints/step-00000005"
     monkeypatch.undo()
     list(resume(folder))
-    assert same(tmp_path / "straight", folder)
+    assert same_weights(tmp_path / "straight", folder)
 
 
 def test_nobody_waits_for_the_order_of_an_epoch_to_stop(
@@ -129,7 +120,7 @@ def test_nobody_waits_for_the_order_of_an_epoch_to_stop(
     assert time.monotonic() - asked < 4
     monkeypatch.undo()
     assert [event.start for event in resume(folder) if isinstance(event, Prepared)] == [last.step]
-    assert same(tmp_path / "straight", folder)
+    assert same_weights(tmp_path / "straight", folder)
 
 
 def test_a_run_that_ends_by_patience_remembers_it(tmp_path: Path) -> None:
@@ -144,7 +135,7 @@ def test_a_run_that_ends_by_patience_remembers_it(tmp_path: Path) -> None:
         assert (events[-1].step, events[-1].reason) == (halt, "stopped")
         end = list(resume(folder))[-1]
         assert (end.step, end.reason) == (straight[-1].step, straight[-1].reason)
-        assert same(tmp_path / "straight", folder)
+        assert same_weights(tmp_path / "straight", folder)
 
 
 def test_a_run_that_is_being_checked_can_already_be_gone_on_with(
@@ -185,7 +176,7 @@ def test_an_evaluation_that_was_cut_off_is_done_first(nth: int, tmp_path: Path) 
     events = list(start(config, folder, StopInEvaluation(nth)))
     assert events[-1].reason == "stopped"
     found = [e for e in [*events, *resume(folder)] if isinstance(e, Evaluated)]
-    assert same(tmp_path / "straight", folder)
+    assert same_weights(tmp_path / "straight", folder)
     expected = [e for e in straight if isinstance(e, Evaluated)]
     assert [(e.step, e.scores, e.best) for e in found] == [
         (e.step, e.scores, e.best) for e in expected
@@ -202,7 +193,7 @@ def test_a_run_that_was_stopped_while_preparing_is_prepared_again(tmp_path: Path
     with pytest.raises(CheckpointError, match=f"saccade resume {folder}"):
         saccade.load(folder)
     list(resume(folder))
-    assert same(tmp_path / "straight", folder)
+    assert same_weights(tmp_path / "straight", folder)
 
 
 def test_a_run_of_which_only_the_settings_are_known_is_completed(tmp_path: Path) -> None:
@@ -229,7 +220,7 @@ def test_a_raised_limit_is_said_and_written_down(tmp_path: Path) -> None:
     assert read_config(folder).train.steps == 20
     records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert {"event": "Changed", "key": "train.steps", "old": 12, "new": 20} in records
-    ends = [files.checkpoints(tmp_path / name / "checkpoints")[-1] for name in ("run", "straight")]
+    ends = [checkpoints.paths(tmp_path / name / "checkpoints")[-1] for name in ("run", "straight")]
     one, other = (files.read_tensors(end / "training.safetensors") for end in ends)
     assert all(torch.equal(one[key], other[key]) for key in one)  # as if it had been 20 all along
 
@@ -272,7 +263,7 @@ def test_workers_change_nothing(name: str, accumulate: int, tmp_path: Path) -> N
     for workers in (0, 2):
         config = settings(name, tmp_path, workers=workers, accumulate=accumulate)
         run_through(config, tmp_path / str(workers))
-    assert same(tmp_path / "0", tmp_path / "2")
+    assert same_weights(tmp_path / "0", tmp_path / "2")
 
 
 def test_workers_give_the_batches_of_every_epoch_in_order(tmp_path: Path) -> None:
@@ -300,7 +291,7 @@ def test_a_preflight_leaves_no_trace(name: str, tmp_path: Path) -> None:
         said = [e.text for e in events if isinstance(e, Noticed)]
         assert len(said) == (wanted == "on")
     assert said[0].startswith("preflight: the largest batch took")
-    assert same(tmp_path / "off", tmp_path / "on")
+    assert same_weights(tmp_path / "off", tmp_path / "on")
     assert not (tmp_path / "on" / "preflight").exists()
 
 

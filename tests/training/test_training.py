@@ -1,11 +1,7 @@
 """What training promises: exact resuming, exact accumulation, honest schedules and averages."""
 
 import json
-import random
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
-from unittest import mock
 
 import pytest
 import torch
@@ -13,89 +9,12 @@ import torch
 import saccade
 from saccade.config import Train, parse
 from saccade.errors import CheckpointError
-from saccade.runs import files
+from saccade.runs import checkpoints, files
 from saccade.runs.run import read_config
-from saccade.setup.choose import fill_config, gather
-from saccade.training import loop
 from saccade.training.events import Evaluated, Finished, Saved, StepDone
 from saccade.training.optim import MovingAverage, rate_at, scale_gradients
-from saccade.training.session import new_folder, resume, start
-from saccade.training.stop import Stop
-
-SMALL: dict[str, dict[str, Any]] = {
-    "transformer": {
-        "encoder": {"kind": "transformer", "dim": 16, "num_heads": 2, "ff_dim": 32},
-        "decoder": {"kind": "transformer", "dim": 16, "num_heads": 2, "ff_dim": 32},
-    },
-    "lstm": {
-        "encoder": {"kind": "recurrent", "dim": 16},
-        "decoder": {"kind": "recurrent", "dim": 16, "attention": "additive"},
-    },
-    "language model": {"decoder": {"kind": "recurrent", "dim": 16, "attention": "off"}},
-    "windows": {"decoder": {"kind": "transformer", "dim": 16, "num_heads": 2, "ff_dim": 32}},
-    "tagger": {"encoder": {"kind": "recurrent", "dim": 16}},
-    "classifier": {"encoder": {"kind": "convolution", "dim": 16}},
-}
-TASK = {
-    "transformer": "translate",
-    "lstm": "translate",
-    "language model": "language",
-    "windows": "language",
-    "tagger": "tag",
-    "classifier": "classify",
-}
-
-
-def corpus(folder: Path, task: str) -> Path:
-    numbers = random.Random(2)
-    words = ["".join(numbers.choices("abcd", k=numbers.randint(1, 6))) for _ in range(200)]
-    path = folder / f"{task}.txt"
-    match task:
-        case "translate":
-            lines = [f"{word}\t{word[::-1]}" for word in words]
-        case "classify":
-            lines = [f"{word} x{i}\t{word[0]}" for i, word in enumerate(words)]
-        case "tag":
-            lines = [line for word in words for line in (*(f"{c}\t{c.upper()}" for c in word), "")]
-            path = path.with_suffix(".conll")
-        case _:
-            lines = [" ".join(words[i : i + 5]) for i in range(0, 200, 5)]
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return path
-
-
-def settings(name: str, folder: Path, **more: Any) -> Any:
-    raw, where = gather(corpus(folder, TASK[name]), task=TASK[name])
-    raw |= SMALL[name]
-    raw["train"] = {
-        "steps": 12,
-        "batch_tokens": 200,
-        "evaluate_every": 4,
-        "save_every": 3,
-        "keep": 10,
-        "average": 0.9,
-        "word_dropout": 0.1,
-        "patience": 50,
-    } | more
-    return fill_config(raw, where)[0]
-
-
-def run_through(config: Any, folder: Path, stop_after: int | None = None) -> list[Any]:
-    folder = new_folder(config, folder)
-    return list(until(stop_after, lambda stop: start(config, folder, stop)))
-
-
-def until(step: int | None, events: Callable[[Stop], Iterator[Any]]) -> Iterator[Any]:
-    """The events of a run that is asked to stop once it has come so far."""
-    stop = Stop()
-    with mock.patch.object(loop, "REPORT_SECONDS", 0.0):  # every step is reported
-        for event in events(stop):
-            stop.asked |= step is not None and getattr(event, "step", 0) >= step
-            yield event
-
-
-def weights(folder: Path) -> dict[str, torch.Tensor]:
-    return files.read_tensors(folder / "model.safetensors")
+from saccade.training.session import resume
+from tests.helpers import SMALL, corpus, run_through, settings, weights
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -111,7 +30,7 @@ def test_resuming_is_never_having_stopped(name: str, tmp_path: Path) -> None:
     assert straight.keys() == halted.keys()
     for key, value in straight.items():
         assert torch.equal(value, halted[key]), key
-    last = [files.checkpoints(tmp_path / run / "checkpoints")[-1] for run in ("straight", "halted")]
+    last = [checkpoints.paths(tmp_path / run / "checkpoints")[-1] for run in ("straight", "halted")]
     one, other = (files.read_tensors(path / "training.safetensors") for path in last)
     assert one.keys() == other.keys()
     assert all(torch.equal(one[key], other[key]) for key in one)
@@ -167,7 +86,7 @@ def test_the_mean_of_checkpoints_is_their_mean(which: str, tmp_path: Path) -> No
         "lstm", tmp_path, average=0.0, average_checkpoints=3, average_of=which, save_every=4
     )
     run_through(config, tmp_path / "run")
-    paths = files.checkpoints(tmp_path / "run" / "checkpoints")
+    paths = checkpoints.paths(tmp_path / "run" / "checkpoints")
     assert len(paths) == 3
     each = [files.read_tensors(path / "model.safetensors") for path in paths]
     for name, weight in weights(tmp_path / "run").items():
@@ -324,12 +243,12 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path) -> None:
     config = settings("lstm", tmp_path)
     run_through(config, tmp_path / "run", stop_after=7)
     folder = tmp_path / "run" / "checkpoints"
-    *_, older, newest = files.checkpoints(folder)
+    *_, older, newest = checkpoints.paths(folder)
     file = newest / "training.safetensors"
     data = bytearray(file.read_bytes())
     data[-1] ^= 1
     file.write_bytes(bytes(data))
-    sound, problems = files.latest_checkpoint(folder)
+    sound, problems = checkpoints.latest(folder)
     assert sound == older
     assert "damaged" in problems[0]
 
