@@ -3,11 +3,12 @@
 Which checkpoints are kept, going back to one, and the mean of several.
 """
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
+from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 from torch import Tensor
 
 from saccade.errors import CheckpointError
@@ -23,6 +24,32 @@ if TYPE_CHECKING:
 
 RATE_AFTER_GOING_BACK = 0.5  # of the rate before
 MOST_TIMES_BACK = 3  # in a run
+
+
+Count = Annotated[int, Field(ge=0, lt=2**53)]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+@dataclass
+class Position:
+    """Where training stands, apart from tensors."""
+
+    step: Count = 0
+    epoch: Count = 0
+    index: Count = 0  # of the next batch in the epoch
+    seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    best: tuple[float, float] = (-inf, -inf)  # the metric, turned so that higher is better; -loss
+    since_best: Count = 0  # evaluations
+    plateau: Share = 1.0
+    ranked: list[tuple[float, Count]] = field(default_factory=list)  # the best (metric, step)
+    pending: bool = False  # an evaluation after this step is still to be done
+    saved: list[Count] = field(default_factory=list)  # steps whose checkpoint was due
+    bad_streak: Count = 0  # steps in a row that were skipped
+    skipped: Count = 0  # ... and in all
+    rate_scale: Share = 1.0  # what going back has left of the rate
+
+
+POSITION = TypeAdapter(Position)
 
 
 def save(trainer: "Trainer", due: bool) -> Path:
@@ -107,7 +134,7 @@ def restore(trainer: "Trainer", path: Path) -> None:
         if trainer.average is not None:
             files.load_into(path / "model.safetensors", trainer.predicting())
         trainer.scaler.load_state_dict(dict(state["scaler"]))
-        trainer.at = TypeAdapter(type(trainer.at)).validate_python(state)
+        trainer.at = POSITION.validate_python(state)
         restore_tensors(trainer, path / "training.safetensors")
     except (KeyError, ValueError, TypeError, RuntimeError, AttributeError) as error:
         shown = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error

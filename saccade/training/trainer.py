@@ -5,13 +5,12 @@ whose numbers are not finite never reaches the weights.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from math import inf, isfinite
+from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from saccade import config as c
@@ -25,34 +24,13 @@ from saccade.tasks.task import Task, device_of
 from saccade.training import saving
 from saccade.training.gradients import Gradients
 from saccade.training.optim import MovingAverage, build_optimizer, rate_at, scale_gradients
+from saccade.training.saving import Position
 from saccade.training.stop import Stop
 
 # Where memory may end, and what to do then.
 EVALUATING = ("an evaluation", "lower decode.batch_tokens in config.toml")
 UPDATING = ("an update", "free memory (or train anew with a smaller train.batch_tokens)")
 AVERAGING = ("the making of the mean", "free memory")
-
-Count = Annotated[int, Field(ge=0, lt=2**53)]
-Share = Annotated[float, Field(ge=0, le=1)]
-
-
-@dataclass
-class Position:
-    """Where training stands, apart from tensors."""
-
-    step: Count = 0
-    epoch: Count = 0
-    index: Count = 0  # of the next batch in the epoch
-    seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    best: tuple[float, float] = (-inf, -inf)  # the metric, turned so that higher is better; -loss
-    since_best: Count = 0  # evaluations
-    plateau: Share = 1.0
-    ranked: list[tuple[float, Count]] = field(default_factory=list)  # the best (metric, step)
-    pending: bool = False  # an evaluation after this step is still to be done
-    saved: list[Count] = field(default_factory=list)  # steps whose checkpoint was due
-    bad_streak: Count = 0  # steps in a row that were skipped
-    skipped: Count = 0  # ... and in all
-    rate_scale: Share = 1.0  # what going back has left of the rate
 
 
 @dataclass(frozen=True, slots=True)

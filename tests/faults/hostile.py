@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from saccade.data.batches import LONGEST
+from saccade.data.corpora import MAX_EXAMPLE_BYTES
 from saccade.data.digest import digest
 from saccade.runs import checkpoints, files, guard
 from saccade.runs.folder import read_config
@@ -452,7 +452,7 @@ def odd_starts(run: Path) -> None:
 
 
 def long_lines() -> bytes:
-    line = json.dumps([[wide(LONGEST - 99)], None], ensure_ascii=False)
+    line = json.dumps([[wide(MAX_EXAMPLE_BYTES - 99)], None], ensure_ascii=False)
     return f"{line}\n".encode() * 10 + b"[]\n"
 
 
@@ -522,7 +522,7 @@ FULL: dict[tuple[str, str], Apply] = {
     ("resume", "a state of one text"): sealed(one_text(STATE, "config", STATE_BYTES - 64)),
     ("resume", "a dev set of long lines"): dev_set(long_lines),
     ("resume", "a dev set of values"): dev_set(
-        lambda: f"[[{crowd(LONGEST - 99)}],null]\n".encode() * 10
+        lambda: f"[[{crowd(MAX_EXAMPLE_BYTES - 99)}],null]\n".encode() * 10
     ),
 }
 

@@ -289,8 +289,7 @@ def stuck(number: int, where: str, after: int, nth: int) -> None:
     """Send a signal in the nth loss after a step, from a call that does not come back."""
     import torch
 
-    from saccade.tasks.language import LanguageModel
-    from saccade.tasks.translate import Translate
+    from saccade.models.networks import Generator
     from saccade.training.trainer import Trainer
 
     step = calls = 0
@@ -315,18 +314,17 @@ def stuck(number: int, where: str, after: int, nth: int) -> None:
         return done
 
     Trainer.step = counted  # type: ignore[method-assign]
-    for kind in (LanguageModel, Translate):
 
-        def loss(self: Any, network: Any, *words: Any, real: Any = kind.loss) -> Any:
-            nonlocal calls
-            calls += network.training == (where != "evaluation")
-            now = (step, calls) == (after, nth)
-            if now and where != "backward":
-                hang()
-            found, carry = real(self, network, *words)
-            return (replace(found, sum=Hang.apply(found.sum)) if now else found), carry
+    def forward(self: Any, *words: Any, real: Any = Generator.forward) -> Any:
+        nonlocal calls
+        calls += self.training == (where != "evaluation")
+        now = (step, calls) == (after, nth)
+        if now and where != "backward":
+            hang()
+        found, carry = real(self, *words)
+        return (replace(found, sum=Hang.apply(found.sum)) if now else found), carry
 
-        kind.loss = loss  # type: ignore[method-assign]
+    Generator.forward = forward  # type: ignore[method-assign]
 
 
 FAULTS: dict[str, Callable[..., None]] = {

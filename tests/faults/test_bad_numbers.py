@@ -1,6 +1,8 @@
 """Numbers that are not finite, and memory that is not there: neither reaches the weights."""
 
 import json
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +11,15 @@ import pytest
 import torch
 
 from saccade.config import parse, write_toml
-from saccade.data.batches import collate
+from saccade.data.batches import Loader, collate
 from saccade.errors import TrainingError
+from saccade.models.networks import Generator
 from saccade.runs import checkpoints, files
 from saccade.setup.prepare import prepare
 from saccade.tasks.translate import Translate
 from saccade.training import loop
 from saccade.training.events import Evaluated, Noticed, Saved, Skipped
+from saccade.training.gradients import Gradients
 from saccade.training.optim import scale_gradients
 from saccade.training.session import resume, start
 from saccade.training.stop import Stop
@@ -27,21 +31,28 @@ from tests.helpers import SMALL, new_folder, run_through, same_weights, settings
 
 def spoil(monkeypatch: pytest.MonkeyPatch, kind: str, when: Any) -> None:
     """Make the loss of some steps not finite, or only its gradient."""
-    real = Trainer.gradients
+    real_step, real_sum = Trainer.step, Gradients.sum
+    trainer: Trainer | None = None  # none yet in a preflight
 
-    def gradients(self: Trainer, *words: Any) -> Any:
-        nll, *rest = real(self, *words)
-        if when(self):
-            if kind == "gradient":
-                self.parameters[-1].grad = torch.full_like(self.parameters[-1], torch.inf)
-            nll = nll * torch.nan if kind == "loss" else nll
-        return nll, *rest
+    def step(self: Trainer, *words: Any) -> Any:
+        nonlocal trainer
+        trainer = self
+        return real_step(self, *words)
 
-    monkeypatch.setattr(Trainer, "gradients", gradients)
+    def spoilt(self: Gradients, *words: Any) -> Any:
+        sums = real_sum(self, *words)
+        if trainer is None or not when(trainer):
+            return sums
+        if kind == "gradient":
+            trainer.parameters[-1].grad = torch.full_like(trainer.parameters[-1], torch.inf)
+        return replace(sums, nll=sums.nll * torch.nan) if kind == "loss" else sums
+
+    monkeypatch.setattr(Trainer, "step", step)
+    monkeypatch.setattr(Gradients, "sum", spoilt)
 
 
 def at_full_rate(trainer: Trainer) -> bool:
-    return trainer.at.slow == 1.0
+    return trainer.at.rate_scale == 1.0
 
 
 def pretend(monkeypatch: pytest.MonkeyPatch, values: list[float]) -> None:
@@ -70,9 +81,9 @@ def test_a_step_that_is_not_finite_never_reaches_the_weights(
     trainer = Trainer(ready.task, ready.task.build(), tmp_path)
     trainer.at.step = 4
     before = {name: weight.clone() for name, weight in files.weights_of(trainer.network).items()}
-    trainer.step(loop.Loader(ready.task, ready.train).take(0, 0, 1), 0.5)
+    trainer.step(Loader(partial(ready.task.epoch, ready.train)).take(0, 0, 1), 0.5)
     assert all(torch.equal(before[n], w) for n, w in files.weights_of(trainer.network).items())
-    assert trainer.at.bad == 1
+    assert trainer.at.bad_streak == 1
 
 
 def test_after_many_the_run_goes_back_with_a_lower_rate_and_resuming_does_the_same(
@@ -80,7 +91,9 @@ def test_after_many_the_run_goes_back_with_a_lower_rate_and_resuming_does_the_sa
 ) -> None:
     """The steps from 7 on fail at the full rate, and not at a lower one."""
     config = settings("lstm", tmp_path)
-    spoil(monkeypatch, "loss", lambda trainer: trainer.at.step >= 7 and trainer.at.slow == 1.0)
+    spoil(
+        monkeypatch, "loss", lambda trainer: trainer.at.step >= 7 and trainer.at.rate_scale == 1.0
+    )
     events = run_through(config, tmp_path / "straight")
     said = [e.text for e in events if isinstance(e, Noticed)]
     assert len(said) == 1
@@ -99,7 +112,7 @@ def test_after_many_the_run_goes_back_with_a_lower_rate_and_resuming_does_the_sa
 def test_before_any_checkpoint_the_run_begins_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spoil(monkeypatch, "loss", lambda trainer: trainer.at.slow == 1.0)
+    spoil(monkeypatch, "loss", at_full_rate)
     events = run_through(settings("tagger", tmp_path), tmp_path / "run")
     assert any("back to step 0" in e.text for e in events if isinstance(e, Noticed))
     assert events[-1].step == 12
@@ -160,15 +173,15 @@ def test_in_the_end_it_stops_and_names_the_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = settings("lstm", tmp_path)
-    real = Translate.loss
+    real = Generator.forward
 
-    def loss(self: Any, network: Any, batch: Any, carry: Any, progress: float) -> Any:
-        found, carry = real(self, network, batch, carry, progress)
-        four = (batch.source.lengths == 5).any()  # words of four letters, and an end mark
+    def forward(self: Any, batch: Any, *words: Any) -> Any:
+        found, carry = real(self, batch, *words)
+        four = (batch.sources[0].lengths == 5).any()  # words of four letters, and an end mark
         bad = torch.nan if bool(four) else 1.0
         return type(found)(found.sum * bad, found.nll * bad, found.count), carry
 
-    monkeypatch.setattr(Translate, "loss", loss)
+    monkeypatch.setattr(Generator, "forward", forward)
     monkeypatch.setattr(loop, "BAD_STEPS", 1)
     with pytest.raises(TrainingError) as caught:
         run_through(config, tmp_path / "run")
@@ -194,24 +207,25 @@ def test_a_batch_that_does_not_fit_is_cut_with_the_same_result(
     raw = settings(name, tmp_path, batch_tokens=70, **more).model_dump(exclude_none=True)
     raw["task"] |= {"context": 16} if raw["task"]["kind"] == "language" else {}
     ready = prepare(parse(raw, "x"), tmp_path)
-    real = type(ready.task).loss
+    kind = type(ready.task.build())
+    real = kind.forward
     most = 10**9
 
-    def loss(self: Any, network: Any, batch: Any, *words: Any) -> Any:
-        if batch.target.values.size(0) > most:
+    def forward(self: Any, batch: Any, *words: Any) -> Any:
+        if batch.count > most:
             raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried ...")
-        return real(self, network, batch, *words)
+        return real(self, batch, *words)
 
-    monkeypatch.setattr(type(ready.task), "loss", loss)
+    monkeypatch.setattr(kind, "forward", forward)
     found = []
     for most in (10**9, 3, 1):
         trainer = Trainer(ready.task, ready.task.build(), tmp_path)
-        loader = loop.Loader(ready.task, ready.train)
+        loader = Loader(partial(ready.task.epoch, ready.train))
         for i in range(0, 4, 2):
             if i < len(loader.epoch(0)):
                 done = trainer.step(loader.take(0, i, 2), 0.5)
         found.append((files.weights_of(trainer.network), float(done.nll), done.count))
-        assert (trainer.room is None) == (most > 1000)
+        assert (trainer.gradients.too_large is None) == (most > 1000)
     one, nll, count = found[0]
     for other, nll_cut, count_cut in found[1:]:
         assert count == count_cut
@@ -227,13 +241,14 @@ def test_the_gradients_of_a_batch_that_is_cut_are_those_of_the_whole(
     """With AdamW, which makes much of the smallest gradient, and with clipping."""
     more = {"word_dropout": 0.2, "accumulate": 2, "optimizer": "adamw", "clip": 1.0}
     ready = prepare(settings(name, tmp_path, batch_tokens=70, **more), tmp_path)
-    batches = loop.Loader(ready.task, ready.train).take(0, 0, 2)
+    batches = Loader(partial(ready.task.epoch, ready.train)).take(0, 0, 2)
     found = []
-    for room in (None, 30, 1):
+    for too_large in (None, 30, 1):
         trainer = Trainer(ready.task, ready.task.build(), tmp_path)
-        trainer.room = room
-        _, count, _ = trainer.gradients(batches, 0.5)
-        scale_gradients(trainer.parameters, count, trainer.config.clip)
+        trainer.network.train()
+        trainer.gradients.too_large = too_large
+        sums = trainer.gradients.sum(batches, None, 0.5, 1, Stop())
+        scale_gradients(trainer.parameters, sums.count, trainer.config.clip)
         found.append([p.grad for p in trainer.parameters if p.grad is not None])
     for other in found[1:]:
         for one, cut in zip(found[0], other, strict=True):
@@ -304,10 +319,10 @@ def test_one_example_that_does_not_fit_is_an_error(
     config = settings("lstm", tmp_path)
     ready = prepare(config, tmp_path)
 
-    def loss(*words: Any) -> Any:
+    def forward(*words: Any) -> Any:
         raise MemoryError("no memory")
 
-    monkeypatch.setattr(type(ready.task), "loss", loss)
+    monkeypatch.setattr(Generator, "forward", forward)
     trainer = Trainer(ready.task, ready.task.build(), tmp_path)
     with pytest.raises(TrainingError, match="out of memory with one example"):
         trainer.step([collate(ready.train, np.arange(8))], 0.5)

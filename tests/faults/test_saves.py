@@ -299,9 +299,9 @@ def test_a_crash_while_preparing_leaves_all_of_the_data_or_no_word_of_it(
     real = session.prepare
     with Shim() as shim:
 
-        def prepare(config: Any, folder: Path) -> Any:
+        def prepare(config: Any, folder: Path, *seen: Any) -> Any:
             """Written by others: nothing of it is synced yet, in no known order."""
-            ready = real(config, folder)
+            ready = real(config, folder, *seen)
             shim.log.append(("mkdir", str(folder / "data")))
             for file in (*folder.glob("*.json"), *(folder / "data").iterdir()):
                 shim.log += [("create", str(file)), ("write", str(file), file.read_bytes())]

@@ -42,7 +42,7 @@ PHASES: dict[str, list[tuple[str, int]]] = {
 RESUMING = [
     ("saccade.training.session.reopen", 1), ("saccade.runs.checkpoints.recover", 1),
     ("saccade.runs.files.digest", 1), ("saccade.runs.files.digest", 6),
-    ("saccade.training.trainer:Trainer.restore", 1),
+    ("saccade.training.session.restore", 1),
 ]  # fmt: skip
 CHECKS = (("try_disk", 1), ("time_of", 1), ("time_of", 2), ("try_dev", 1))
 PREFLIGHT = [(f"saccade.training.preflight.{name}", nth) for name, nth in CHECKS]

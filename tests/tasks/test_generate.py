@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 import torch
 
+from saccade.data.lines import Example
 from saccade.errors import ConfigError, DataError
 from saccade.metrics.text import similarity
 from saccade.runs.run import Run
 from saccade.tasks.generate import GeneratingTask
-from saccade.tasks.task import Pair, Prediction
+from saccade.tasks.task import Prediction
 from saccade.text.vocab import BOS, PAD, SEP, UNK
 from tests.tasks.test_tasks import SOURCES, small_task
 
@@ -61,8 +62,8 @@ def test_every_score_is_the_models_own_and_batches_change_nothing(
     run: Run, settings: dict[str, Any]
 ) -> None:
     found = run.predict(TEXTS, settings=TORCH | settings)
-    pairs: list[Pair] = [((text,), one.text) for text, one in zip(TEXTS, found, strict=True)]
-    scores = run.task.score(run.network, pairs)
+    rows = [Example((text,), one.text) for text, one in zip(TEXTS, found, strict=True)]
+    scores = run.task.score(run.network, rows)
     assert isinstance(run.task, GeneratingTask)
     again = run.task.output.encode([one.text for one in found])
     for text, one, (log_p, count), ids in zip(TEXTS, found, scores, again, strict=True):
@@ -363,9 +364,9 @@ def test_eight_bits_are_near_the_whole(decoder: str, tmp_path: Path) -> None:
 
     run = small_run(tmp_path, decoder, encoder="transformer")
     small = quantised(run.network)
-    pairs: list[Pair] = [((text,), "abca") for text in TEXTS[:5]]
+    rows = [Example((text,), "abca") for text in TEXTS[:5]]
     for (ours, _), (theirs, _) in zip(
-        run.task.score(run.network, pairs), run.task.score(small, pairs), strict=True
+        run.task.score(run.network, rows), run.task.score(small, pairs), strict=True
     ):
         assert theirs == pytest.approx(ours, abs=0.05 * abs(ours) + 0.3)
         assert theirs != ours
@@ -379,10 +380,10 @@ def test_packed_weights_say_the_same(decoder: str, tmp_path: Path) -> None:
     from saccade.nn.packed import packed
 
     run = small_run(tmp_path, decoder, encoder="transformer")
-    pairs: list[Pair] = [((text,), "abca") for text in TEXTS]
+    rows = [Example((text,), "abca") for text in TEXTS]
     for count in (1, 2, 5):  # rows, and fewer or more than a kernel's
         theirs = run.task.score(packed(run.network), pairs[:count])
-        for (a, _), (b, _) in zip(run.task.score(run.network, pairs[:count]), theirs, strict=True):
+        for (a, _), (b, _) in zip(run.task.score(run.network, rows[:count]), theirs, strict=True):
             assert b == pytest.approx(a, abs=1e-4)
     many = [text + "abc"[i % 3] for i in range(20) for text in TEXTS]
     alone = [run.predict([text], settings=TORCH)[0] for text in many[:40]]
