@@ -54,7 +54,7 @@ class Server:
             "PYTHONPATH": str(ROOT), "PYTHONMALLOC": "malloc", "OMP_NUM_THREADS": "1",
             "TOKENIZERS_PARALLELISM": "false",
         }  # fmt: skip
-        self.log, self.largest = folder / "log.txt", dict[str, float]()  # MB
+        self.log = folder / "log.txt"
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.faults.processes"], stdin=subprocess.PIPE,
             stdout=subprocess.PIPE, env=environment, cwd=folder, text=True,
@@ -95,7 +95,6 @@ class Server:
         assert error == "CheckpointError", (name, error, said)
         assert len(said.splitlines()) <= 12, said
         assert max(map(len, said.splitlines())) < 600, said
-        self.largest[name] = max(self.largest.get(name, 0), peak / MB)
         assert peak <= 1.5 * size + allowance, (name, peak / MB, size / MB)
         return said
 
