@@ -39,6 +39,7 @@ class Edit(NamedTuple):
     base: str
     apply: Apply  # the run
     allowance: int = PYTHON  # bytes of memory beside 1.5 times the files
+    says: str = ""  # a part of the message
 
 
 class UnchangedError(Exception):
@@ -189,6 +190,12 @@ ODD_WEIGHTS = [  # it is read, but it is not the file of these weights
 ]  # fmt: skip
 
 
+NO_MEMORY = dict.fromkeys((10**9, 10**18, 10**40), "no machine has memory") | {
+    10**6: "8,000,018,000,010 parameters: to train them takes 160,000.4 GB",
+    10**7: "parameters: to train them takes",
+}
+
+
 def no_weights(size: int) -> Apply:
     """Nothing but a configuration, of a network that no machine holds."""
 
@@ -212,8 +219,9 @@ def files_of(work: str, base: str) -> Iterator[Edit]:
     for old, new in ODD_TOML:
         if base == "any" or old in CONFIG(GOLDEN / base).read_text():
             yield Edit(f"config: {new[:40]!r}", work, base, replaced(old, new))
-    for size in (10**6, 10**7, 10**9, 10**18, 10**40):
-        yield Edit(f"only a config of {size:.0e}", work, base, no_weights(size))
+    for size, resumed in NO_MEMORY.items():
+        says = "no such file" if work == "load" else resumed
+        yield Edit(f"only a config of {size:.0e}", work, base, no_weights(size), says=says)
 
 
 def loaded() -> Iterator[Edit]:
@@ -294,6 +302,13 @@ def tensors(change: Callable[[dict[str, Any]], Any], name: str = "training") -> 
     return sealed(apply)
 
 
+def enlarged(run: Path, dim: int = 100_000) -> None:
+    """Another width, in the configuration and in the checkpoint's copy of it."""
+    for path in (CONFIG(run), STATE(run)):
+        text = path.read_text().replace("dim = 16", f"dim = {dim}")
+        path.write_text(text.replace('"dim": 16', f'"dim": {dim}'))
+
+
 def resumed(every: bool = False) -> Iterator[Edit]:
     def row(name: str, apply: Apply) -> Edit:
         return Edit(name, "resume", LM, apply)
@@ -320,6 +335,8 @@ def resumed(every: bool = False) -> Iterator[Edit]:
         yield row(f"{name}: a folder", turned(at(name), "a folder"))
     for name, place in (("all", at("checkpoints")), ("data", at("data")), ("one", checkpoint_of)):
         yield row(f"{name}: a link", turned(place, "a link to the right one"))
+    misfit = "does not fit config.toml"
+    yield Edit("a checkpoint of a smaller network", "resume", LM, sealed(enlarged), says=misfit)
     elsewhere = at("checkpoints/step-99999999")
     yield row("another name", lambda run: checkpoint_of(run).rename(elsewhere(run)))
 
@@ -375,9 +392,7 @@ def make_large(run: Path) -> None:
     """A run that is sound, with a network of tens of megabytes, and so its checkpoint."""
     shutil.copytree(GOLDEN / "language-model", run)
     step = checkpoint_of(run)
-    for path in (CONFIG(run), STATE(run)):
-        text = path.read_text().replace("dim = 16", f"dim = {DIM}")
-        path.write_text(text.replace('"dim": 16', f'"dim": {DIM}'))
+    enlarged(run, DIM)
     network = load_task(read_config(run), run).build_meta()
     weights = {name: torch.full(p.shape, 0.01) for name, p in network.named_parameters()}
     order = sorted(weights.values(), key=lambda weight: weight.dim() <= 1)  # as the optimiser has

@@ -54,7 +54,7 @@ class Server:
             "PYTHONPATH": str(ROOT), "PYTHONMALLOC": "malloc", "OMP_NUM_THREADS": "1",
             "TOKENIZERS_PARALLELISM": "false",
         }  # fmt: skip
-        self.log, self.largest = folder / "log.txt", dict[str, float]()  # MB
+        self.log = folder / "log.txt"
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.faults.processes"], stdin=subprocess.PIPE,
             stdout=subprocess.PIPE, env=environment, cwd=folder, text=True,
@@ -95,7 +95,6 @@ class Server:
         assert error == "CheckpointError", (name, error, said)
         assert len(said.splitlines()) <= 12, said
         assert max(map(len, said.splitlines())) < 600, said
-        self.largest[name] = max(self.largest.get(name, 0), peak / MB)
         assert peak <= 1.5 * size + allowance, (name, peak / MB, size / MB)
         return said
 
@@ -396,17 +395,19 @@ def measured(work: Callable[[Path], Any], run: Path) -> Measured:
     return Measured(error, said, peak, [*done])
 
 
-def restore(run: Path) -> None:
+def restore_checkpoint(run: Path) -> None:
     """Read a checkpoint into a network that is there already; the peak is handed over."""
     from saccade.models.build import materialize
     from saccade.runs import checkpoints
     from saccade.runs.folder import read_config
-    from saccade.setup.prepare import load_task
+    from saccade.tasks.registry import load_task
+    from saccade.training.saving import restore
     from saccade.training.trainer import Trainer
 
     task = load_task(read_config(run), run)
     trainer = Trainer(task, materialize(task.build_meta(), 1), run)
-    outcome = measured(trainer.restore, checkpoints.paths(run / "checkpoints")[-1])
+    last = checkpoints.paths(run / "checkpoints")[-1]
+    outcome = measured(lambda path: restore(trainer, path), last)
     assert not outcome.error, outcome
     raise ArithmeticError(outcome.peak)
 
@@ -432,7 +433,7 @@ WORKS: dict[str, Callable[[Path], Any]] = {
     "evaluate": call("saccade.runs.run.load", lambda run: run.evaluate()),
     "resume": call("saccade.training.session.resume", list),
     "verify": call("saccade.verify.verify", list),
-    "restore": restore,
+    "restore": restore_checkpoint,
     "harm": harm,
     "numbers": lambda run: import_module("torch").ones(10 * MB).sum(),
     "texts": lambda run: [str(i) for i in range(100_000)],  # about 50 bytes each, and its place

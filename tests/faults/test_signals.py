@@ -183,10 +183,8 @@ def test_fifty_killed_runs_do(kind: str, workers: int, small: Small) -> None:
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_kill_at_any_call_of_a_save_is_survived(kind: str, workers: int, small: Small) -> None:
-    recipe, expected = (
-        small.recipe(kind, workers, STEPS),
-        small.straight(small.recipe(kind, 0, STEPS)),
-    )
+    expected, _ = small.straight(small.recipe(kind, 0, STEPS))
+    recipe = small.recipe(kind, workers, STEPS)
     for number in range(1, 1000):  # of the third save, when older ones are removed
         run = small.new()
         done = small.server.run("train", recipe, "--out", run, die_at=[3, number])
