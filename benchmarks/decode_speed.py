@@ -122,7 +122,7 @@ def ours(shape: str, width: int, batch: int, settings: dict[str, Any], count: in
         run = our_run(shape, Path(folder))
         rows = sentences(count, SHAPES[shape]["vocab"] - 5)
         texts = [" ".join(f"w{i}" for i in row) for row in rows]
-        settings = settings | {"width": width, "complete": width}
+        settings = settings | {"width": width, "stop_after": width}
         if batch == 1:
             settings["batch_tokens"] = 1
         elif settings.get("engine") == "torch":  # else the engine's own choice is measured

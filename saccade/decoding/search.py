@@ -118,11 +118,11 @@ def greedy(
     return one_by_one(step, state, first, end=end, limits=limits, pick=likeliest)
 
 
-LARGE = 2**19  # numbers, from which on blocks are faster than torch's argmax
+MIN_NUMBERS_FOR_BLOCKS = 2**19  # from which on blocks are faster than torch's argmax
 
 
 def likeliest(log_probs: Float[Tensor, "N V"], rows: list[int], t: int) -> Int[Tensor, "N"]:
-    if log_probs.numel() < LARGE or log_probs.device.type != "cpu":
+    if log_probs.numel() < MIN_NUMBERS_FOR_BLOCKS or log_probs.device.type != "cpu":
         return log_probs.argmax(-1)
     return top(log_probs.new_zeros(len(log_probs), 1), log_probs[:, None], 1)[1].squeeze(1)
 
@@ -138,7 +138,7 @@ def beam_search(
     limits: Sequence[int],
     length: Length = Length(),  # noqa: B008
     nbest: int = 1,
-    complete: int | None = None,
+    stop_after: int | None = None,
     groups: int = 1,
     diversity: float = 0.0,
     bonus: Callable[[Any], Tensor] | None = None,
@@ -149,8 +149,8 @@ def beam_search(
     Of all continuations the `width` most probable are looked at. Those that have ended are set
     aside, and the next that have not take their places, unless all have ended. This goes on until
     no open one can still be among the `nbest`: a prefix can only lose probability, so the best it
-    can end with is its score now, over the longest length. With `complete` the search also ends
-    when so many have ended.
+    can end with is its score now, over the longest length. With `stop_after` the search also
+    ends when so many have ended.
 
     `groups` share the width, and each avoids what the ones before it have said at the same step by
     `diversity` for each time (Vijayakumar et al. 2018, arxiv.org/abs/1610.02424). `bonus` is a
@@ -207,8 +207,8 @@ def beam_search(
         going = length(score.amax(-1), limit + 1.0) > best[:, -1]
         if grown is not None:
             _settle(grown, alive, ~going, score, "could not win")
-        if complete is not None:
-            enough = torch.tensor([len(found[b]) >= complete for b in alive], device=device)
+        if stop_after is not None:
+            enough = torch.tensor([len(found[b]) >= stop_after for b in alive], device=device)
             if grown is not None:
                 _settle(grown, alive, going & enough, score, "enough had ended")
             going &= ~enough
@@ -228,7 +228,7 @@ def beam_search(
     return [sorted(some, key=lambda hypothesis: -hypothesis.value) for some in found]
 
 
-BLOCK = 256  # of the vocabulary, looked at only if its largest is among the best
+BLOCK = 256  # tokens of the vocabulary, looked at only if the largest is among the best
 
 
 def _select(

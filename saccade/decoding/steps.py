@@ -9,7 +9,7 @@ from math import inf, log
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from saccade.decoding.search import Step
@@ -52,7 +52,7 @@ def changed(step: Step, change: Callable[[Tensor], Tensor]) -> Step:
 
 def ban(step: Step, banned: Sequence[int]) -> Step:
     """The same step, but these tokens never come; the others keep their log-probabilities."""
-    columns = torch.tensor(banned, dtype=torch.long)
+    columns = torch.tensor(banned, dtype=torch.long, device="cpu")
     return changed(step, lambda log_p: log_p.index_fill(1, columns.to(log_p.device), -inf))
 
 
@@ -111,7 +111,9 @@ def _keep(log_probs: Tensor, kept: Tensor) -> Tensor:
 # --- what may be said, by what was said -----------------------------------------------------------
 
 
-class Told(NamedTuple):
+class Said(NamedTuple):
+    """A state, and what each row has said up to it."""
+
     inner: Any
     said: Tensor  # (N, t) tokens
 
@@ -119,14 +121,14 @@ class Told(NamedTuple):
 def remember(step: Step, rule: Rule) -> Step:
     """The step under a rule that knows what each row has said so far."""
 
-    def ruled(tokens: Tensor, state: Any) -> tuple[Tensor, Told]:
-        if isinstance(state, Told):
+    def ruled(tokens: Tensor, state: Any) -> tuple[Tensor, Said]:
+        if isinstance(state, Said):
             said = torch.cat([state.said, tokens[:, None]], 1)
             log_probs, inner = step(tokens, state.inner)
         else:
             said = tokens.new_zeros(len(tokens), 0)  # the first token was not said, but given
             log_probs, inner = step(tokens, state)
-        return rule(log_probs, said), Told(inner, said)
+        return rule(log_probs, said), Said(inner, said)
 
     return ruled
 
@@ -213,7 +215,8 @@ class Prompted(NamedTuple):
 def prompted(step: Step, prefixes: Sequence[Sequence[int]]) -> Step:
     """Each source's text begins with its prefix, whose tokens keep their log-probabilities."""
     longest = max((len(prefix) for prefix in prefixes), default=0)
-    table = torch.tensor([[*prefix, *[-1] * (longest - len(prefix))] for prefix in prefixes])
+    filled = [[*prefix, *[-1] * (longest - len(prefix))] for prefix in prefixes]
+    table = torch.tensor(filled, dtype=torch.long, device="cpu")
 
     def led(tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
         if not isinstance(state, Prompted):
@@ -242,12 +245,12 @@ def ensemble(steps: Sequence[Step], weights: Sequence[float] | None = None) -> S
         raise ConfigError("an ensemble needs a weight above 0 for each of its models")
     logs = [log(share / sum(shares)) for share in shares]
 
-    def together(tokens: Tensor, state: tuple[Any, ...]) -> tuple[Tensor, tuple[Any, ...]]:
+    def mean_step(tokens: Tensor, state: tuple[Any, ...]) -> tuple[Tensor, tuple[Any, ...]]:
         answers = [step(tokens, part) for step, part in zip(steps, state, strict=True)]
         weighted = [log_p + share for (log_p, _), share in zip(answers, logs, strict=True)]
         return torch.logsumexp(torch.stack(weighted), 0), tuple(part for _, part in answers)
 
-    return together
+    return mean_step
 
 
 def fuse(step: Step, other: Step, weight: float, first: int, other_first: int) -> Step:
@@ -265,39 +268,49 @@ def fuse(step: Step, other: Step, weight: float, first: int, other_first: int) -
     return fused
 
 
-# --- what was listened to -------------------------------------------------------------------------
+# --- attention to the source ----------------------------------------------------------------------
 
 
-class Heard(NamedTuple):
+class Attended(NamedTuple):
+    """A state, and how much each row has attended to each source position up to it."""
+
     inner: Any
-    weights: Tensor  # (N, S) summed attention to each source position
+    weights: Tensor  # (N, S) sums over the steps
+    keep: Fixed | None  # (B, S) True where a source position is real; None: all are
 
 
-def listening(step: Step, attention: nn.Module) -> Step:
-    """The step that also sums the weights of an attention to the source; see `coverage`."""
+def with_attention_sum(
+    step: Step, attention: nn.Module, keep: Bool[Tensor, "B S"] | None = None
+) -> Step:
+    """The step that also sums the weights of an attention to the source; see `coverage`.
 
-    def listened(tokens: Tensor, state: Any) -> tuple[Tensor, Heard]:
-        inner, so_far = (state.inner, state.weights) if isinstance(state, Heard) else (state, None)
-        with watch(attention) as maps:
-            log_probs, inner = step(tokens, inner)
-        (calls,) = maps.values()
-        weights = calls[-1]  # (N, 1, S), or (N, H, 1, S)
-        weights = weights.mean(1) if weights.dim() == 4 else weights
-        return log_probs, Heard(inner, weights[:, 0] if so_far is None else so_far + weights[:, 0])
-
-    return listened
-
-
-def coverage(beta: float) -> Callable[[Heard], Float[Tensor, "N"]]:
-    """beta * sum_j log(min(1, attention to source position j)), a bonus for `beam_search`.
-
-    Wu et al. 2016, arxiv.org/abs/1609.08144; positions of padding count as covered, and none as
-    less than a thousandth.
+    `keep` is True where a position of a source is real, as of `Padded`.
     """
 
-    def bonus(state: Heard) -> Tensor:
-        covered = state.weights.clamp(1e-3, 1.0)
-        real = state.weights > 0  # padding is never listened to, not even a little
-        return beta * covered.log().masked_fill(~real, 0.0).sum(-1)
+    def attending(tokens: Tensor, state: Any) -> tuple[Tensor, Attended]:
+        with watch(attention) as maps:
+            log_probs, inner = step(tokens, state.inner if isinstance(state, Attended) else state)
+        (calls,) = maps.values()
+        weights = calls[-1]  # (N, 1, S), or (N, H, 1, S)
+        weights = (weights.mean(1) if weights.dim() == 4 else weights)[:, 0]
+        if isinstance(state, Attended):
+            return log_probs, Attended(inner, state.weights + weights, state.keep)
+        return log_probs, Attended(inner, weights, None if keep is None else Fixed(keep))
+
+    return attending
+
+
+def coverage(beta: float) -> Callable[[Attended], Float[Tensor, "N"]]:
+    """beta * sum_j log(min(1, attention to source position j)), a bonus for `beam_search`.
+
+    Wu et al. 2016, arxiv.org/abs/1609.08144; the sum is over real positions, and none counts as
+    attended to by less than a thousandth.
+    """
+
+    def bonus(state: Attended) -> Tensor:
+        cost = state.weights.clamp(1e-3, 1.0).log()
+        if state.keep is not None:
+            cost = cost.masked_fill(~shared(state.keep.tree, len(cost)), 0.0)
+        return beta * cost.sum(-1)
 
     return bonus

@@ -80,7 +80,7 @@ class Classify(LabelTask):
         return [(log_p, 1) for log_p in log_probs_of(torch.stack(logits), gold)] if pairs else []
 
     def _logits(
-        self, network: Classifier, sources: Sequence[Source], decode: c.Decode
+        self, network: Classifier, sources: Sequence[Source], decode: c.Compute
     ) -> list[Tensor]:
         rows = encode_sources(self.tokenizer, sources)
 

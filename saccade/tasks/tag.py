@@ -91,7 +91,9 @@ class Tag(LabelTask):
             found.append((sum(log_probs_of(logits, gold)), len(gold)))
         return found
 
-    def _logits(self, network: Tagger, sources: Sequence[Source], decode: c.Decode) -> list[Tensor]:
+    def _logits(
+        self, network: Tagger, sources: Sequence[Source], decode: c.Compute
+    ) -> list[Tensor]:
         """For each source its (words, labels)."""
         cut = self.tokenizer.encode_words(sources)
 

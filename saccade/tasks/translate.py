@@ -1,6 +1,7 @@
 """Translate: text to text of any kind. Letters to phones, German to English, wrong to right."""
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,6 +19,7 @@ from saccade.tasks.generate import GeneratingTask, positions_of, shifted, summed
 from saccade.tasks.task import (
     Columns,
     Pair,
+    Prediction,
     Query,
     Request,
     Source,
@@ -36,6 +38,8 @@ class Translate(GeneratingTask):
         self.settings = config.task
         self.source = source
         self.target = target
+        self.source_positions = positions_of(config.encoder)
+        self.target_positions = positions_of(config.decoder)
 
     @property
     def metric(self) -> str:
@@ -100,9 +104,22 @@ class Translate(GeneratingTask):
     ) -> dict[str, float]:
         decode = self.config.decode
         if quick:  # the best model is much the same by any search
-            decode = decode.model_copy(update={"width": 1, "groups": 1, "risk": "off"})
+            greedy = {"width": 1, "groups": 1} if isinstance(decode, c.Beam) else {}
+            decode = decode.model_copy(update=greedy | {"risk": "off"})
+        request = Request(decode)
+        answer = partial(self.predict, network, request=request)
+        return self.evaluate_answers(network, corpus, pairs, answer)
+
+    def evaluate_answers(
+        self,
+        network: Generator,
+        corpus: Corpus,
+        pairs: Sequence[Pair],
+        answer: Callable[[list[Query]], Iterable[Prediction]],
+    ) -> dict[str, float]:
+        """The loss, and the metrics of what `answer` says to each different source."""
         queries = [Query(source, number) for number, source in enumerate(references_of(pairs))]
-        texts = [found.text for found in self.predict(network, queries, Request(decode))]
+        texts = [found.text for found in answer(queries)]
         return {"loss": self.mean_loss(network, corpus, len(pairs))} | self.measured(pairs, texts)
 
     def mean_loss(self, network: Generator, corpus: Corpus, rows: int) -> float:
@@ -145,13 +162,12 @@ class Translate(GeneratingTask):
         state = network.decoder.start(network.encode(pad(rows).to(device)), len(rows))
         return state, torch.full((len(rows),), BOS, device=device)
 
-    def room(self, row: Sequence[int]) -> int:
-        if len(row) > positions_of(self.config.encoder):
-            return -1
-        return positions_of(self.config.decoder) - 1
+    def positions_left(self, row: Sequence[int]) -> int:
+        return -1 if len(row) > self.source_positions else self.target_positions - 1
 
-    def limit(self, row: Sequence[int], decode: c.Decode) -> int:
-        return min(super().limit(row, decode), 10 + int(len(row) * decode.max_ratio))
+    def limit(self, row: Sequence[int], decode: c.Limits) -> int:
+        longest = min(decode.max_len, 10 + int(len(row) * decode.max_ratio))
+        return min(longest, self.positions_left(row))
 
     def written(self, row: Sequence[int], tokens: Sequence[int]) -> list[int]:
         return list(tokens)

@@ -428,7 +428,9 @@ def test_coverage_adds_what_was_not_listened_to(decoder: str) -> None:
     source = source_batch((6, 3))
     with torch.inference_mode():
         state = net.decoder.start(net.encode(source), 2)
-    step = steps.listening(stepper(net.decoder), attention_of(net.decoder))
+    step = steps.with_attention_sum(
+        stepper(net.decoder), attention_of(net.decoder), source.keep
+    )
     first = torch.full((2,), 2)
     found = beam_search(
         step, state, first, end=END, width=3, limits=[5, 5], bonus=steps.coverage(0.7)
@@ -459,7 +461,7 @@ def test_the_proven_stop_loses_nothing(seed: int, width: int, length: Length) ->
     (proven,) = beam_search(step, None, first, **settings)
     (all_of_them,) = beam_search(step, None, first, nbest=10**3, **settings)
     assert proven[0].tokens == all_of_them[0].tokens
-    (few,) = beam_search(step, None, first, complete=1, **settings)
+    (few,) = beam_search(step, None, first, stop_after=1, **settings)
     assert few[0].value <= proven[0].value
 
 
@@ -494,14 +496,14 @@ def test_a_search_that_had_enough_says_so_of_what_was_open() -> None:
     for seed in range(20):
         trees: list[Tree] = []
         beam_search(
-            chain(seed, 6), None, first, end=0, width=3, limits=[9], complete=1, trees=trees
+            chain(seed, 6), None, first, end=0, width=3, limits=[9], stop_after=1, trees=trees
         )
         fates = Counter(node.fate for node in trees[0].nodes)
         if fates["enough had ended"]:
             assert not fates["could not win"]
             break
     else:
-        pytest.fail("no search was stopped by `complete`")
+        pytest.fail("no search was stopped by `stop_after`")
 
 
 def test_numbers_drawn_are_even_and_differ_by_every_part() -> None:
