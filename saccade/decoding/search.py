@@ -57,7 +57,6 @@ class Hypothesis:
     value: float  # what it is ranked by: the score for its length, and what else was asked for
 
 
-@torch.inference_mode()
 def walk(
     step: Step,
     state: Any,
@@ -77,18 +76,19 @@ def walk(
     total = torch.zeros(first.size(0), device=first.device)
     tokens, rows = first, alive.tolist()
     for t in range(max(limits, default=-1) + 1):
-        log_probs, state = step(tokens, state)
-        tokens = torch.where(limit[alive] <= t, end, pick(log_probs, rows, t))
-        total = total + log_probs.gather(1, tokens[:, None]).squeeze(1)
-        said = tokens.tolist()
-        yield list(zip(rows, said, total.tolist(), strict=True))
-        if end in said:
+        with torch.inference_mode():  # not around `yield`: the mode is not the caller's
+            log_probs, state = step(tokens, state)
+            tokens = torch.where(limit[alive] <= t, end, pick(log_probs, rows, t))
+            total = total + log_probs.gather(1, tokens[:, None]).squeeze(1)
+            taken = list(zip(rows, tokens.tolist(), total.tolist(), strict=True))
             stay = (tokens != end).nonzero().squeeze(1)
-            if not len(stay):
-                break
-            tokens, total, alive = tokens[stay], total[stay], alive[stay]
-            rows = alive.tolist()
-            state = select(state, stay)
+            if 0 < len(stay) < len(tokens):
+                tokens, total, alive = tokens[stay], total[stay], alive[stay]
+                rows = alive.tolist()
+                state = select(state, stay)
+        yield taken
+        if not len(stay):
+            break
 
 
 def one_by_one(

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -36,14 +37,20 @@ class ProcessEngine:
 
     def submit(self, queries: Sequence[Query], request: Request) -> Pending:
         """Like lengths together, the longest first, in shares that are handed out one by one."""
-        pool = self._pool_for(request)
         order = sorted(
             range(len(queries)), key=lambda i: -sum(len(text) for text in queries[i].source)
         )
         size = max(1, -(-len(order) // (self.count * SHARES_PER_WORKER)))
         shares = [order[i : i + size] for i in range(0, len(order), size)]
         light = replace(request, others=(), model=None, permitted=None)
-        futures = [pool.submit(_predict, [queries[i] for i in some], light) for some in shares]
+        work = [partial(_predict, [queries[i] for i in some], light) for some in shares]
+        try:
+            pool = self._pool_for(request)
+            futures = [pool.submit(one) for one in work]
+        except BrokenProcessPool:  # a process was ended since the last request
+            self.close()
+            pool = self._pool_for(request)
+            futures = [pool.submit(one) for one in work]
         return Pending(lambda: self._collect(shares, futures), futures)
 
     def _collect(
