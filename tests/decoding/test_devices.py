@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from saccade.decoding import steps
 from saccade.decoding.exact import exact_search, exhaustive
@@ -15,13 +16,25 @@ from saccade.nn.state import Fixed
 from tests.decoding.conftest import chain
 
 FIRST = torch.tensor([1, 1])
-STATE = (torch.zeros(2, 3), Fixed(torch.zeros(2, 3)))
+STATE = (torch.zeros(2, 1, dtype=torch.long), Fixed(torch.zeros(2, 3)))
 TEXTS = torch.tensor([[2, 3, 0], [4, 4, 0]])
 BEAM = {"end": 0, "width": 4, "limits": [5, 3]}
 
 
 def one(state: Any) -> Any:
     return state[0][:1], Fixed(state[1].tree[:1])
+
+
+def remembering(seed: int) -> Step:
+    """A table in which what comes next depends on all tokens so far, by way of the state."""
+    table = chain(seed)
+
+    def step(tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
+        total = state[0] + tokens[:, None]
+        log_probs, _ = table(total[:, 0].remainder(6), None)
+        return log_probs, (total, state[1])
+
+    return step
 
 
 SEARCHES: dict[str, Callable[[Step], Any]] = {
@@ -52,12 +65,16 @@ STEPS: dict[str, Callable[[Step], Step]] = {
 @pytest.mark.parametrize("search", SEARCHES)
 def test_a_search_stays_on_its_device(search: str, change: str) -> None:
     """What is made without a device is on `meta` here, which nothing on a CPU can be mixed with."""
-    plain = SEARCHES[search](STEPS[change](chain(3)))
+    plain = SEARCHES[search](STEPS[change](remembering(3)))
     with torch.device("meta"):
-        assert SEARCHES[search](STEPS[change](chain(3))) == plain
+        assert SEARCHES[search](STEPS[change](remembering(3))) == plain
 
 
 def test_prefixes_stay_on_their_device() -> None:
-    plain = beam_search(steps.prompted(chain(3), [[2], [3, 4]]), STATE, FIRST, **BEAM)
+    def found() -> Any:
+        step = steps.prompted(remembering(3), [[2], [3, 4]])
+        return beam_search(step, STATE, FIRST, **BEAM)
+
+    plain = found()
     with torch.device("meta"):
-        assert beam_search(steps.prompted(chain(3), [[2], [3, 4]]), STATE, FIRST, **BEAM) == plain
+        assert found() == plain
