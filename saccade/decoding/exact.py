@@ -108,7 +108,7 @@ def exact_search(
     return Optimum(best, not left, steps)
 
 
-def _last(batch: Sequence[Prefix], first: Tensor) -> Tensor:
+def _last(batch: Sequence[Prefix], first: Int[Tensor, "1"]) -> Int[Tensor, "N"]:
     """The last token of each prefix; of the empty one the token that all begin with."""
     if not batch[0].tokens:
         return first

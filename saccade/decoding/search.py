@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from saccade.decoding.tree import Fate, Tree
@@ -295,7 +295,7 @@ def _grow(
     place: Int[Tensor, "B G k"],
     token: Int[Tensor, "B G k"],
     score: Float[Tensor, "B G k"],
-    done: Tensor,
+    done: Bool[Tensor, "B G w"],
     kept: Int[Tensor, "B G w"],
 ) -> None:
     """Note the continuations of each source: those that ended, that are kept, and that fell."""
@@ -309,7 +309,13 @@ def _grow(
         trees[source].turn()
 
 
-def _settle(trees: list[Tree], alive: list[int], over: Tensor, score: Tensor, fate: Fate) -> None:
+def _settle(
+    trees: list[Tree],
+    alive: list[int],
+    over: Bool[Tensor, "B"],
+    score: Float[Tensor, "B W"],
+    fate: Fate,
+) -> None:
     """Say of the open prefixes of sources whose search is over what became of them."""
     for b in over.nonzero().flatten().tolist():
         open_ones = [place for place, s in enumerate(score[b].tolist()) if s > -inf]

@@ -9,7 +9,7 @@ from math import inf, log
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from saccade.decoding.search import Step
@@ -17,6 +17,8 @@ from saccade.errors import ConfigError
 from saccade.nn.state import Fixed, shared
 from saccade.nn.watch import watch
 
+Tokens = Int[Tensor, "N"]  # the last of each row
+LogProbs = Float[Tensor, "N V"]
 Decoder = Callable[[Tensor, Any], tuple[Tensor, Any]]  # ((N, T), state) -> ((N, T, V), state)
 Rule = Callable[[Tensor, Tensor], Tensor]  # ((N, V) log_probs, (N, t) said so far) -> (N, V)
 
@@ -28,7 +30,7 @@ def stepper(decoder: Decoder, banned: Sequence[int] = ()) -> Step:
     """
     columns = list(banned)
 
-    def step(tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
+    def step(tokens: Tokens, state: Any) -> tuple[LogProbs, Any]:
         logits, state = decoder(tokens[:, None], state)
         logits = logits[:, 0].float()
         own = None if logits.requires_grad else logits  # in its own place: it is large
@@ -43,7 +45,7 @@ def stepper(decoder: Decoder, banned: Sequence[int] = ()) -> Step:
 def changed(step: Step, change: Callable[[Tensor], Tensor]) -> Step:
     """The same step with its log-probabilities changed, each row by itself."""
 
-    def other(tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
+    def other(tokens: Tokens, state: Any) -> tuple[LogProbs, Any]:
         log_probs, state = step(tokens, state)
         return change(log_probs), state
 
@@ -67,7 +69,7 @@ def tempered(step: Step, temperature: float) -> Step:
 def top_k(step: Step, k: int) -> Step:
     """Only the k likeliest tokens     Fan et al. 2018, arxiv.org/abs/1805.04833"""
 
-    def change(log_probs: Tensor) -> Tensor:
+    def change(log_probs: LogProbs) -> LogProbs:
         least = log_probs.topk(min(k, log_probs.size(-1)), -1).values[:, -1:]
         return _keep(log_probs, log_probs >= least)
 
@@ -82,7 +84,7 @@ def top_p(step: Step, p: float) -> Step:
 def typical(step: Step, p: float) -> Step:
     """Only those nearest to the expected surprise, together p     Meister et al. 2023"""
 
-    def change(log_probs: Tensor) -> Tensor:
+    def change(log_probs: LogProbs) -> LogProbs:
         entropy = -torch.xlogy(log_probs.exp(), log_probs.exp()).sum(-1, keepdim=True)
         return _smallest_set(log_probs, (log_probs + entropy).abs(), p)
 
@@ -95,7 +97,7 @@ def min_p(step: Step, share: float) -> Step:
     return changed(step, lambda log_p: _keep(log_p, log_p >= log_p.amax(-1, True) + bound))
 
 
-def _smallest_set(log_probs: Tensor, cost: Tensor, p: float) -> Tensor:
+def _smallest_set(log_probs: LogProbs, cost: LogProbs, p: float) -> LogProbs:
     """The tokens of lowest cost, up to the one with which their probability reaches p."""
     order = cost.argsort(dim=-1, stable=True)
     heap = log_probs.gather(-1, order).exp().cumsum(-1)
@@ -104,7 +106,7 @@ def _smallest_set(log_probs: Tensor, cost: Tensor, p: float) -> Tensor:
     return _keep(log_probs, kept)
 
 
-def _keep(log_probs: Tensor, kept: Tensor) -> Tensor:
+def _keep(log_probs: LogProbs, kept: Bool[Tensor, "N V"]) -> LogProbs:
     return log_probs.masked_fill(~kept, -inf).log_softmax(-1)
 
 
@@ -121,7 +123,7 @@ class Said(NamedTuple):
 def remember(step: Step, rule: Rule) -> Step:
     """The step under a rule that knows what each row has said so far."""
 
-    def ruled(tokens: Tensor, state: Any) -> tuple[Tensor, Said]:
+    def ruled(tokens: Tokens, state: Any) -> tuple[LogProbs, Said]:
         if isinstance(state, Said):
             said = torch.cat([state.said, tokens[:, None]], 1)
             log_probs, inner = step(tokens, state.inner)
@@ -136,7 +138,7 @@ def remember(step: Step, rule: Rule) -> Step:
 def at_least(step: Step, end: int, length: int) -> Step:
     """Nothing ends before it has this many tokens."""
 
-    def rule(log_probs: Tensor, said: Tensor) -> Tensor:
+    def rule(log_probs: LogProbs, said: Int[Tensor, "N t"]) -> LogProbs:
         if said.size(1) >= length:
             return log_probs
         return log_probs.index_fill(1, torch.tensor([end], device=log_probs.device), -inf)
@@ -147,7 +149,7 @@ def at_least(step: Step, end: int, length: int) -> Step:
 def no_repeat(step: Step, n: int) -> Step:
     """No n tokens in a row come twice."""
 
-    def rule(log_probs: Tensor, said: Tensor) -> Tensor:
+    def rule(log_probs: LogProbs, said: Int[Tensor, "N t"]) -> LogProbs:
         if said.size(1) < n:
             return log_probs
         grams = said.unfold(1, n, 1)  # (N, t - n + 1, n)
@@ -162,7 +164,7 @@ def avoid(step: Step, phrases: Sequence[Sequence[int]]) -> Step:
     """None of these phrases ever comes, whatever its length in tokens."""
     wanted = [list(phrase) for phrase in phrases]
 
-    def rule(log_probs: Tensor, said: Tensor) -> Tensor:
+    def rule(log_probs: LogProbs, said: Int[Tensor, "N t"]) -> LogProbs:
         log_probs = log_probs.clone()
         for *beginning, last in wanted:
             n = len(beginning)
@@ -178,7 +180,7 @@ def avoid(step: Step, phrases: Sequence[Sequence[int]]) -> Step:
 def repetition(step: Step, penalty: float) -> Step:
     """Log-probabilities of tokens said before, times the penalty     Keskar et al. 2019"""
 
-    def rule(log_probs: Tensor, said: Tensor) -> Tensor:
+    def rule(log_probs: LogProbs, said: Int[Tensor, "N t"]) -> LogProbs:
         again = torch.zeros_like(log_probs, dtype=torch.bool).scatter_(1, said, True)
         return torch.where(again, log_probs * penalty, log_probs)
 
@@ -193,7 +195,7 @@ def only(step: Step, end: int, texts: Sequence[Sequence[int]]) -> Step:
         for token in (*text, end):
             node = node.setdefault(token, {})
 
-    def rule(log_probs: Tensor, said: Tensor) -> Tensor:
+    def rule(log_probs: LogProbs, said: Int[Tensor, "N t"]) -> LogProbs:
         allowed = torch.full_like(log_probs, -inf)
         for n, row in enumerate(said.tolist()):
             node = trie
@@ -218,7 +220,7 @@ def prompted(step: Step, prefixes: Sequence[Sequence[int]]) -> Step:
     filled = [[*prefix, *[-1] * (longest - len(prefix))] for prefix in prefixes]
     table = torch.tensor(filled, dtype=torch.long, device="cpu")
 
-    def led(tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
+    def led(tokens: Tokens, state: Any) -> tuple[LogProbs, Any]:
         if not isinstance(state, Prompted):
             rows = table.to(tokens.device).repeat_interleave(len(tokens) // len(prefixes), 0)
             state = Prompted(state, Fixed(rows), torch.zeros_like(tokens))
@@ -245,7 +247,7 @@ def ensemble(steps: Sequence[Step], weights: Sequence[float] | None = None) -> S
         raise ConfigError("an ensemble needs a weight above 0 for each of its models")
     logs = [log(share / sum(shares)) for share in shares]
 
-    def mean_step(tokens: Tensor, state: tuple[Any, ...]) -> tuple[Tensor, tuple[Any, ...]]:
+    def mean_step(tokens: Tokens, state: tuple[Any, ...]) -> tuple[LogProbs, tuple[Any, ...]]:
         answers = [step(tokens, part) for step, part in zip(steps, state, strict=True)]
         weighted = [log_p + share for (log_p, _), share in zip(answers, logs, strict=True)]
         return torch.logsumexp(torch.stack(weighted), 0), tuple(part for _, part in answers)
@@ -260,7 +262,7 @@ def fuse(step: Step, other: Step, weight: float, first: int, other_first: int) -
     model begins with `other_first`.
     """
 
-    def fused(tokens: Tensor, state: tuple[Any, Any]) -> tuple[Tensor, tuple[Any, Any]]:
+    def fused(tokens: Tokens, state: tuple[Any, Any]) -> tuple[LogProbs, tuple[Any, Any]]:
         log_probs, mine = step(tokens, state[0])
         others, theirs = other(torch.where(tokens == first, other_first, tokens), state[1])
         return log_probs + weight * others, (mine, theirs)
@@ -287,7 +289,7 @@ def with_attention_sum(
     `keep` is True where a position of a source is real, as of `Padded`.
     """
 
-    def attending(tokens: Tensor, state: Any) -> tuple[Tensor, Attended]:
+    def attending(tokens: Tokens, state: Any) -> tuple[LogProbs, Attended]:
         with watch(attention) as maps:
             log_probs, inner = step(tokens, state.inner if isinstance(state, Attended) else state)
         (calls,) = maps.values()
@@ -307,7 +309,7 @@ def coverage(beta: float) -> Callable[[Attended], Float[Tensor, "N"]]:
     attended to by less than a thousandth.
     """
 
-    def bonus(state: Attended) -> Tensor:
+    def bonus(state: Attended) -> Float[Tensor, "N"]:
         cost = state.weights.clamp(1e-3, 1.0).log()
         if state.keep is not None:
             cost = cost.masked_fill(~shared(state.keep.tree, len(cost)), 0.0)
