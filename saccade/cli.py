@@ -182,11 +182,12 @@ def predict(
     at_once = 1 if not named and sys.stdin.isatty() else LINES
     lost = 0
     found = model.stream(inputs, request, begin, at_once)
-    for number, one in enumerate(counting(found, file if named else None), 1):
-        if one.problem:
-            lost += 1
-            say(f"{file if named else 'standard input'}:{number}: {one.problem}; left empty")
-        print("\n".join(_shown(one, nbest, as_json, model.task)))
+    with model:  # its processes end with it, also when it is interrupted
+        for number, one in enumerate(counting(found, file if named else None), 1):
+            if one.problem:
+                lost += 1
+                say(f"{file if named else 'standard input'}:{number}: {one.problem}; left empty")
+            print("\n".join(_shown(one, nbest, as_json, model.task)))
     if lost:
         say(f"{_lines(lost)} could not be answered: left empty")
     if prefixes and next(begin, None) is not None:

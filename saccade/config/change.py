@@ -32,7 +32,7 @@ def change_decode(decode: Decode, settings: Mapping[str, Any]) -> Decode:
     for name, other in kinds.items():
         strangers = sorted(changes.keys() & other.model_fields.keys() - model.model_fields.keys())
         if strangers:
-            asked = "leave out --sample" if decode.kind == "beam" else "--set decode.kind=beam"
+            asked = "leave out --sample" if decode.kind == "beam" else "add --set decode.kind=beam"
             hint = "add --sample" if name == "sample" else asked
             raise ConfigError(
                 f"settings: decode.{strangers[0]} belongs to decode.kind = '{name}' ({hint})"

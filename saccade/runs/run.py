@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice, repeat
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -149,7 +149,8 @@ class Run:
         """A request of a search with the language model and the list of outputs that it names."""
         assert isinstance(self.task, GeneratingTask)
         if request.decode.model:
-            model = load(request.decode.model, device_of(self.network).type)  # type: ignore[arg-type]
+            device = cast(Device, device_of(self.network).type)
+            model = load(request.decode.model, device)
             request = replace(request, model=Member(model.task, model.network))
         if request.others or request.model:
             check_members(self.task, request)
