@@ -38,7 +38,7 @@ class Engines:
     def choose(self, request: Request, queries: int = 1) -> Engine:
         """The fastest engine that can serve a request, for so many queries at once.
 
-        Who watches a model sees only what its own modules do: then all is done here, by them.
+        Who watches a model sees only what its own modules do here: then there are no copies.
         """
         decode = request.decode
         models = [self.network, *(member.network for member in request.others)]
@@ -50,7 +50,7 @@ class Engines:
                 return self._ctranslate2(decode.int8, decode.workers)
             if decode.engine == "ctranslate2":
                 raise ConfigError(f"decode.engine = 'ctranslate2': {reason}")
-        if decode.int8 and seen:
+        if decode.int8 and watched(self.network):
             raise ConfigError(
                 "decode.int8: the model is being watched, and 8-bit weights are a copy of it that "
                 "nobody watches: leave one of the two out"

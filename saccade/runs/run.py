@@ -61,7 +61,6 @@ from saccade.tasks.translate import Translate
 from saccade.text.vocab import UNK
 
 LINES = 2048  # read, sorted by length and decoded at once
-LARGE = 1 << 25  # bytes of training files that are worth a word before they are read
 
 
 class Run:
