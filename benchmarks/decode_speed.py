@@ -81,10 +81,8 @@ def our_run(shape: str, folder: Path) -> Any:
     from saccade.data.fields import TargetText, Text
     from saccade.runs.machine import tune_malloc
     from saccade.runs.run import Run
-    from saccade.tasks.generate import SILENT
     from saccade.tasks.translate import Translate
     from saccade.text.tokenizers import Tokenizer
-    from saccade.text.vocab import EOS
 
     tune_malloc()
     sizes = SHAPES[shape]
@@ -106,14 +104,15 @@ def our_run(shape: str, folder: Path) -> Any:
     tokenizer = Tokenizer.train(Settings(**words), [text])
     task = Translate(config, Text(tokenizer), TargetText(tokenizer))
     network: Any = task.build().eval()
+    special = tokenizer.specials
     with torch.no_grad():
-        network.decoder.output.bias[list(SILENT)] = -40.0  # as one that was trained
+        network.decoder.output.bias[list(special.silent)] = -40.0  # as one that was trained
         if shape != "lstm":  # the last token can only be the end, and no other can
             mark = torch.randn(sizes["dim"])
             mark -= mark.mean()
             network.decoder.stack.positions.table.weight[OUTPUT_LENGTH - 1] = 1e4 * mark
-            network.decoder.output.weight[EOS] = 8 * mark / mark.norm()
-            network.decoder.output.bias[EOS] = -40.0
+            network.decoder.output.weight[special.eos] = 8 * mark / mark.norm()
+            network.decoder.output.bias[special.eos] = -40.0
     return Run(folder, config, task, network)
 
 
@@ -123,7 +122,7 @@ def ours(shape: str, width: int, batch: int, settings: dict[str, Any], count: in
         run = our_run(shape, Path(folder))
         rows = sentences(count, SHAPES[shape]["vocab"] - 5)
         texts = [" ".join(f"w{i}" for i in row) for row in rows]
-        settings = settings | {"width": width, "complete": width}
+        settings = settings | {"width": width, "stop_after": width}
         if batch == 1:
             settings["batch_tokens"] = 1
         elif settings.get("engine") == "torch":  # else the engine's own choice is measured

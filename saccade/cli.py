@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import repeat
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, Literal, NoReturn
 
 import typer
 
@@ -26,7 +26,7 @@ app = typer.Typer(
     help="Sequence models: one command from a raw file to a model.",
 )
 MISUSE: Any = typer.BadParameter.__mro__[2]  # ClickException, of whichever click typer brings
-TOLD = 10  # lines of an error
+MAX_ERROR_LINES = 10
 
 Data = Annotated[list[str], typer.Argument(help="A file, or two that are aligned line by line.")]
 DataOrConfig = Annotated[
@@ -52,7 +52,7 @@ Engine = Annotated[
 ]
 Int8 = Annotated[bool, typer.Option("--int8", help="Weights of 8 bits: faster on a CPU.")]
 Others = Annotated[
-    list[Path] | None, typer.Option("--with", help="Another run, to decide together with.")
+    list[Path] | None, typer.Option("--with", help="Another run, for an ensemble with this one.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -154,10 +154,11 @@ def predict(
         raise ConfigError("--details are for a program to read: add --json")
     wanted = _decode(settings, engine, int8)
     wanted |= {"width": width} if width is not None else {}
-    wanted |= {"sample": True} if sample else {}
+    wanted |= {"kind": "sample"} if sample else {}
     tune_malloc()
-    model = load(run)
-    fellows = [load(other) for other in others or []]
+    device = _device(wanted)
+    model = load(run, device)
+    fellows = [load(other, device) for other in others or []]
     named = file is not None and str(file) != "-"
     inputs = model.sources(file) if file and model.reads(file) else lines(file)
     if stream:
@@ -167,8 +168,9 @@ def predict(
                 "--stream writes one answer, greedy or with --sample, and takes --set; leave out "
                 "--width, --nbest, --prefix, --prefixes, --with, --engine, --int8 and --json"
             )
+        request = model.text_request(wanted)
         for number, item in enumerate(inputs, 1):
-            for piece in model.stream_text(item, wanted, number):
+            for piece in model.stream_text(item, number=number, request=request):
                 print(one_line(piece), end="", flush=True)
             print(flush=True)
         return
@@ -182,11 +184,12 @@ def predict(
     at_once = 1 if not named and sys.stdin.isatty() else LINES
     lost = 0
     found = model.stream(inputs, request, begin, at_once)
-    for number, one in enumerate(counting(found, file if named else None), 1):
-        if one.problem:
-            lost += 1
-            say(f"{file if named else 'standard input'}:{number}: {one.problem}; left empty")
-        print("\n".join(_shown(one, nbest, as_json, model.task)))
+    with model:  # its processes end with it, also when it is interrupted
+        for number, one in enumerate(counting(found, file if named else None), 1):
+            if one.problem:
+                lost += 1
+                say(f"{file if named else 'standard input'}:{number}: {one.problem}; left empty")
+            print("\n".join(_shown(one, nbest, as_json, model.task)))
     if lost:
         say(f"{_lines(lost)} could not be answered: left empty")
     if prefixes and next(begin, None) is not None:
@@ -233,11 +236,10 @@ def evaluate(
     from saccade.runs.run import load
 
     tune_malloc()
-    scores = load(run).evaluate(
-        *(data or []),
-        settings=_decode(settings, engine, int8),
-        others=[load(other) for other in others or []],
-    )
+    wanted = _decode(settings, engine, int8)
+    device = _device(wanted)
+    fellows = [load(other, device) for other in others or []]
+    scores = load(run, device).evaluate(*(data or []), settings=wanted, others=fellows)
     if as_json:
         print(json.dumps(scores))
     else:
@@ -371,8 +373,8 @@ def check(
         for line in table(groups):
             print(line)
     errors, warnings = levels["error"], levels["warning"]
-    told = f"{counted(errors, 'error')}, {counted(warnings, 'warning')}"
-    say(told if errors + warnings else "no defects")
+    counts = f"{counted(errors, 'error')}, {counted(warnings, 'warning')}"
+    say(counts if errors + warnings else "no defects")
     raise typer.Exit(1 if errors + warnings else 0)
 
 
@@ -405,6 +407,11 @@ def _decode(settings: list[str] | None, engine: str | None, int8: bool) -> dict[
     wanted = dict(raw.get("decode", {}))
     wanted |= {"engine": engine} if engine is not None else {}
     return wanted | ({"int8": True} if int8 else {})
+
+
+def _device(decode: dict[str, Any]) -> Literal["auto", "cpu"]:
+    """Where to load models for these settings: 8-bit weights are for a CPU."""
+    return "cpu" if decode.get("int8") else "auto"
 
 
 def _end_quietly() -> None:
@@ -462,8 +469,9 @@ def main() -> NoReturn:
         code = app(standalone_mode=False)
         sys.stdout.flush()
     except SaccadeError as error:
-        told, more = str(error).splitlines()[:TOLD], len(str(error).splitlines()) - TOLD
-        say("\n".join([f"saccade: {told[0]}", *told[1:]] + [f"... and {more} more"] * (more > 0)))
+        lines = str(error).splitlines()
+        shown, more = lines[:MAX_ERROR_LINES], len(lines) - MAX_ERROR_LINES
+        say("\n".join([f"saccade: {shown[0]}", *shown[1:]] + [f"... and {more} more"] * (more > 0)))
         sys.exit(2)
     except MISUSE as error:
         error.show()

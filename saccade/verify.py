@@ -31,10 +31,9 @@ from saccade.runs import checkpoints, files
 from saccade.runs.guard import check_ids
 from saccade.runs.run import load
 from saccade.setup.prepare import reopen
-from saccade.tasks.generate import SILENT
+from saccade.tasks.generate import GeneratingTask
 from saccade.tasks.registry import load_task
 from saccade.tasks.task import Task
-from saccade.text.vocab import BOS, EOS
 from saccade.training import loop
 from saccade.training.saving import restore
 from saccade.training.stop import Stop
@@ -144,17 +143,18 @@ def widened(padded: Padded) -> Padded:
 
 def beam_of_one_is_greedy(sample: Sample) -> Law:
     """Both searches say the same, with the same score."""
-    network, config = sample.network, sample.config
-    if not isinstance(network, Generator):
+    network, task = sample.network, sample.task
+    if not isinstance(network, Generator) or not isinstance(task, GeneratingTask):
         return Law("", None, note=TEXT)
+    special = task.output.specials
     rows = sample.batch.target.values.size(0)
-    step = stepper(network.decoder, SILENT)
+    step = stepper(network.decoder, special.silent)
     with torch.inference_mode():
         state = network.decoder.start(network.encode(sample.batch.sources), rows)
-    first = torch.full((rows,), BOS if network.encoder is not None else EOS)
-    limits = [min(COLUMNS, config.decode.max_len)] * rows
-    one = greedy(step, state, first, end=EOS, limits=limits)
-    other = beam_search(step, state, first, end=EOS, width=1, limits=limits)
+    first = torch.full((rows,), special.bos if network.encoder is not None else special.eos)
+    limits = [min(COLUMNS, task.config.decode.max_len)] * rows
+    one = greedy(step, state, first, end=special.eos, limits=limits)
+    other = beam_search(step, state, first, end=special.eos, width=1, limits=limits)
     differ = sum(a.tokens != b[0].tokens for a, b in zip(one, other, strict=True))
     law = measured(
         torch.tensor([a.score for a in one]), torch.tensor([b[0].score for b in other]), 1e-3

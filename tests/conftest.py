@@ -8,7 +8,7 @@ from hypothesis import settings
 from jaxtyping import install_import_hook
 
 # The shapes in signatures are checked at every call, in tests only.
-install_import_hook(["saccade.nn", "saccade.models"], "beartype.beartype")
+install_import_hook(["saccade.nn", "saccade.models", "saccade.decoding"], "beartype.beartype")
 
 import torch  # noqa: E402
 

@@ -4,6 +4,7 @@ import tomllib
 
 import pytest
 
+from saccade import config as c
 from saccade.config import Config, assign_text, parse, write_toml
 from saccade.errors import ConfigError
 from tests.architectures import DECODERS, ENCODERS, config_of
@@ -126,3 +127,87 @@ def test_settings_are_read_as_toml_or_as_text(setting: str, value: object) -> No
 def test_a_setting_without_key_or_value_is_refused(setting: str) -> None:
     with pytest.raises(ConfigError, match="expected key=value"):
         assign_text({}, setting)
+
+
+# --- kinds of search ------------------------------------------------------------------------------
+
+OLD = {  # as it was written before a search had a kind
+    "width": 3, "length": "gnmt", "alpha": 0.6, "complete": 4, "groups": 1, "diversity": 0.5,
+    "coverage": 0.1, "seed": 7, "temperature": 0.7, "top_k": 9, "top_p": 0.9, "min_p": 0.0,
+    "typical": 1.0, "risk": "chrf", "candidates": 8, "min_len": 1, "max_len": 20, "max_ratio": 2.0,
+    "no_repeat": 2, "repetition": 1.5, "banned": ["x"], "only": "", "model": "",
+    "model_weight": 0.2, "batch_tokens": 99, "engine": "torch", "int8": False, "workers": 1,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("sample", [False, True])
+def test_an_old_table_of_decoding_is_read(sample: bool) -> None:
+    decode = parse(translate(decode=OLD | {"sample": sample}), "x").decode
+    new = {"stop_after" if key == "complete" else key: value for key, value in OLD.items()}
+    kind = c.Sample if sample else c.Beam
+    wanted = {key: value for key, value in new.items() if key in kind.model_fields}
+    assert isinstance(decode, kind)
+    assert decode.model_dump(mode="json") == wanted | {"kind": "sample" if sample else "beam"}
+    again = tomllib.loads(write_toml(parse(translate(decode=OLD | {"sample": sample}), "x")))
+    assert again["decode"] == decode.model_dump(mode="json")
+    assert next(iter(again["decode"])) == "kind"
+
+
+def test_a_table_without_a_kind_is_a_beam() -> None:
+    assert parse(translate(decode={"max_len": 9}), "x").decode == c.Beam(max_len=9)
+    assert parse(translate(decode={"complete": 2}), "x").decode == c.Beam(stop_after=2)
+    assert parse(translate(), "x").decode == c.Beam()
+
+
+def test_a_key_of_another_kind_is_refused_with_that_kind() -> None:
+    assert mistakes(translate(decode={"temperature": 0.7})) == [
+        "run.toml: decode.temperature belongs to decode.kind = 'sample'"
+    ]
+    assert mistakes(translate(decode={"kind": "sample", "width": 3})) == [
+        "run.toml: decode.width belongs to decode.kind = 'beam'"
+    ]
+    assert mistakes(translate(encoder={"kind": "transformer", "cell": "gru"})) == [
+        "run.toml: encoder.cell belongs to encoder.kind = 'recurrent'"
+    ]
+    assert "did you mean 'temperature', of decode.kind = 'sample'?" in "".join(
+        mistakes(translate(decode={"temprature": 0.7}))
+    )
+    assert "choose one of beam, sample" in mistakes(translate(decode={"kind": "exact"}))[0]
+
+
+def test_another_kind_keeps_what_both_share() -> None:
+    beam = c.Beam(width=7, alpha=0.3, max_len=33, risk="chrf", engine="torch")
+    drawn = c.change_decode(beam, {"sample": True, "temperature": 0.7})
+    assert drawn == c.Sample(max_len=33, risk="chrf", engine="torch", temperature=0.7)
+    assert c.change_decode(beam, {"kind": "sample"}) == c.change_decode(beam, {"sample": True})
+    assert c.change_decode(drawn, {"sample": False}) == c.Beam(
+        max_len=33, risk="chrf", engine="torch"
+    )
+    assert c.change_decode(beam, {"complete": 2}) == beam.model_copy(update={"stop_after": 2})
+    assert c.change_decode(beam, {}) is beam
+    exact = c.exact_decode(beam, {"budget": 9})
+    assert exact == c.Exact(budget=9, alpha=0.3, max_len=33, engine="torch")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"temperature": 0.7}, r"belongs to decode\.kind = 'sample' \(add --sample\)"),
+        ({"sample": True, "width": 3}, "leave out --sample"),
+        ({"sample": "yes"}, "decode.sample"),
+        ({"sample": True, "kind": "beam"}, "decode.sample"),
+        ({"kind": "greedy"}, "choose one of beam, sample"),
+    ],
+)
+def test_settings_that_contradict_the_kind_are_refused(settings: dict, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        c.change_decode(c.Beam(), settings)
+    if "width" in settings:
+        with pytest.raises(ConfigError, match=r"--set decode\.kind=beam"):
+            c.change_decode(c.Sample(), {"width": 3})
+
+
+def test_exact_search_refuses_what_only_a_beam_or_a_sample_has() -> None:
+    for key, value in (("risk", "chrf"), ("groups", 5), ("seed", 2), ("complete", 1)):
+        with pytest.raises(ConfigError, match="compared with plain beams"):
+            c.exact_decode(c.Beam(), {key: value})

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from saccade.config import Decode
+from saccade.config import Beam, Sample
 
 README = Path(__file__).parents[1] / "README.md"
 
@@ -93,7 +93,7 @@ def test_every_key_of_decoding_is_explained_with_its_default() -> None:
     guides = README.parent / "docs" / "guides"
     table = (guides / "configuration.md").read_text(encoding="utf-8").split("## `[decode]`")[1]
     guide = (guides / "decoding.md").read_text(encoding="utf-8").split("## Settings")[1]
-    for name, field in Decode.model_fields.items():
+    for name, field in (Sample.model_fields | Beam.model_fields).items():
         default = field.default if field.default != () else []
         shown = "none" if default is None else f"`{json.dumps(default)}`"
         assert f"| `{name}` | {shown} |" in table

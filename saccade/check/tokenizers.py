@@ -9,7 +9,7 @@ from saccade.check.findings import Group
 from saccade.check.scan import Block
 from saccade.data.lines import Example, counted
 from saccade.text.tokenizers import Tokenizer, alphabet
-from saccade.text.vocab import SPECIALS, UNK
+from saccade.text.vocab import SPECIALS
 
 SHOWN_ROWS = 5
 SAMPLE_ROWS = 20_000  # that the tokenizer is trained on, spread over the file
@@ -111,7 +111,7 @@ class TokenizerSample:
             for i, words in enumerate(texts):
                 tokenizer = tokenizers[side_of(i, len(texts), self.task)]
                 [(ids, _)] = tokenizer.encode_words([words])
-                unknown = ids.count(UNK)
+                unknown = ids.count(tokenizer.specials.unk)
                 pieces = " ".join(piece.replace(" ", "␣") for piece in tokenizer.tokens(ids))
                 cut.append((len(ids), unknown, pieces))
             count = " + ".join(str(size) for size, _, _ in cut)

@@ -5,7 +5,7 @@ import difflib
 import json
 import tomllib
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -14,19 +14,29 @@ from saccade.config.legacy import modernize
 from saccade.config.schema import Config, Data, Decode, Decoder, Encoder, Head, Task, Train
 from saccade.errors import ConfigError
 
+Model = TypeVar("Model", bound=BaseModel)
+
 
 def parse(raw: dict[str, Any], where: str) -> Config:
     """The configuration in `raw`, or one ConfigError that lists every mistake."""
-    raw = modernize(raw)
+    return validate(Config, modernize(raw), where)
+
+
+def validate(model: type[Model], raw: dict[str, Any], where: str) -> Model:
+    """The tables of `raw` as a model, or one ConfigError that lists every mistake."""
     lines: list[str] = []
     whole = True  # no table had to be taken out, so what is missing is the user's own omission
     while True:
         try:
-            config = Config.model_validate(raw)
+            found = model.model_validate(raw)
         except ValidationError as error:
-            mistakes = [(_place(mistake["loc"])[0], mistake) for mistake in error.errors()]
-            told = [mistake for path, mistake in mistakes if whole or len(path) > 0]
-            lines += [f"{where}: {_sentence(m)}" for m in told if whole or m["type"] != "missing"]
+            mistakes = [(_place(model, mistake["loc"])[0], mistake) for mistake in error.errors()]
+            shown = [mistake for path, mistake in mistakes if whole or len(path) > 0]
+            lines += [
+                f"{where}: {_sentence(model, mistake)}"
+                for mistake in shown
+                if whole or mistake["type"] != "missing"
+            ]
             # Sizes are compared only when every key is sound: look again without the faulty keys.
             sound = copy.deepcopy(raw)
             for path, mistake in mistakes:
@@ -37,7 +47,7 @@ def parse(raw: dict[str, Any], where: str) -> Config:
                 continue
         if lines:
             raise ConfigError("\n".join(dict.fromkeys(lines)))
-        return config
+        return found
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
@@ -88,6 +98,7 @@ def assign_text(raw: dict[str, Any], setting: str) -> None:
 
 def _table(table: dict[str, Any], path: tuple[str, ...]) -> list[str]:
     plain = {key: value for key, value in table.items() if not isinstance(value, dict)}
+    plain = {key: plain[key] for key in sorted(plain, key=lambda key: key != "kind")}  # it first
     lines = [f"[{'.'.join(path)}]"] if path and plain else []
     lines += [f"{key} = {_value(value)}" for key, value in plain.items()]
     lines += [""] if lines else []
@@ -109,15 +120,21 @@ def _remove(raw: Any, path: list[str]) -> None:
         raw.pop(path[-1], None)
 
 
-def _sentence(mistake: ErrorDetails) -> str:
+def _sentence(model: type[BaseModel], mistake: ErrorDetails) -> str:
     """One line for one mistake: the key as the user wrote it, what is wrong, what was meant."""
-    path, siblings = _place(mistake["loc"])
+    path, siblings, kinds = _place(model, mistake["loc"])
     key = ".".join(path)
     match mistake["type"]:
+        case "extra_forbidden" if owner := _kind_with(path[-1], kinds):
+            return f"{key} belongs to {'.'.join(path[:-1])}.kind = '{owner}'"
         case "extra_forbidden":
-            near = difflib.get_close_matches(path[-1], siblings, n=1, cutoff=0.5)
+            known = [*siblings, *(name for kind in kinds for name in kind.model_fields)]
+            near = difflib.get_close_matches(path[-1], known, n=1, cutoff=0.5)
             guesses = _elsewhere(path[-1]) + near
             meant = f" (did you mean '{guesses[0]}'?)" if guesses else ""
+            if guesses == near and near and near[0] not in siblings:
+                owner = f"of {'.'.join(path[:-1])}.kind = '{_kind_with(near[0], kinds)}'"
+                meant = f" (did you mean '{near[0]}', {owner}?)"
             return f"unknown key '{key}'{meant}" + (
                 "" if meant else f"; the keys here are {', '.join(sorted(siblings))}"
             )
@@ -148,21 +165,32 @@ def _one_of(wrong: str, choices: list[str]) -> str:
     return f" (did you mean '{near[0]}'?)" if near else f"; choose one of {', '.join(choices)}"
 
 
-def _place(loc: tuple[int | str, ...]) -> tuple[list[str], list[str]]:
-    """The user's path of a location, without the tags of unions, and the keys beside its end."""
+def _place(
+    model: type[BaseModel], loc: tuple[int | str, ...]
+) -> tuple[list[str], list[str], list[type[BaseModel]]]:
+    """The user's path of a location, without the tags of unions, the keys beside its end, and the
+    alternatives of the table that it is in."""
     path: list[str] = []
-    models: list[type[BaseModel]] = [Config]
+    models: list[type[BaseModel]] = [model]
     siblings: list[str] = []
+    kinds: list[type[BaseModel]] = []
+    union: list[type[BaseModel]] = []
     for part in loc:
         tagged = [m for m in models if kind_of(m) == part]
         if tagged and len(models) > 1:
-            models = tagged
+            union, models = models, tagged
             continue
+        kinds, union = union, []
         siblings = sorted({name for m in models for name in m.model_fields})
         path.append(str(part))
         fields = [m.model_fields[str(part)] for m in models if str(part) in m.model_fields]
         models = [m for field in fields for m in models_in(field.annotation)]
-    return path, siblings
+    return path, siblings, kinds
+
+
+def _kind_with(key: str, kinds: list[type[BaseModel]]) -> str:
+    """The kind of a table that has this key; empty if none has."""
+    return next((kind_of(model) for model in kinds if key in model.model_fields), "")
 
 
 def models_in(annotation: Any) -> list[type[BaseModel]]:

@@ -19,7 +19,7 @@ from saccade.decoding.search import LOG_P, Hypothesis, Length, Step
 from saccade.errors import ConfigError
 from saccade.nn.state import concat, select
 
-ROWS = 64  # prefixes of one length that are extended at once
+MAX_ROWS_PER_STEP = 64  # prefixes of one length that are extended at once
 Order = Literal["depth", "best"]
 
 
@@ -75,7 +75,7 @@ def exact_search(
     while heap and steps < budget:
         bound = -inf if best is None else best.value
         batch: list[Prefix] = []
-        while heap and len(batch) < min(ROWS, budget - steps):
+        while heap and len(batch) < min(MAX_ROWS_PER_STEP, budget - steps):
             if batch and len(heap[0].tokens) != len(batch[0].tokens):
                 break
             prefix = heapq.heappop(heap)
@@ -85,7 +85,7 @@ def exact_search(
             break
         batch.sort(key=lambda prefix: prefix.number)  # so that those of one state are together
         steps += len(batch)
-        log_probs, after = step(_last(batch, first), _states(batch))
+        log_probs, after = step(_last(batch, first), _states(batch, first.device))
         scores = log_probs.double() + torch.tensor(
             [[p.score] for p in batch], dtype=torch.float64, device=log_probs.device
         )
@@ -108,19 +108,19 @@ def exact_search(
     return Optimum(best, not left, steps)
 
 
-def _last(batch: Sequence[Prefix], first: Tensor) -> Tensor:
+def _last(batch: Sequence[Prefix], first: Int[Tensor, "1"]) -> Int[Tensor, "N"]:
     """The last token of each prefix; of the empty one the token that all begin with."""
     if not batch[0].tokens:
         return first
     return torch.tensor([prefix.tokens[-1] for prefix in batch], device=first.device)
 
 
-def _states(batch: Sequence[Prefix]) -> Any:
+def _states(batch: Sequence[Prefix], device: torch.device) -> Any:
     """The states of prefixes, which come from one batch or from several, as one."""
     parts = []
     for _, some in groupby(batch, key=lambda prefix: id(prefix.state)):
         group = list(some)
-        rows = torch.tensor([prefix.row for prefix in group])
+        rows = torch.tensor([prefix.row for prefix in group], device=device)
         parts.append(select(group[0].state, rows))
     return concat(parts)
 

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from saccade.decoding.tree import Fate, Tree
@@ -57,7 +57,6 @@ class Hypothesis:
     value: float  # what it is ranked by: the score for its length, and what else was asked for
 
 
-@torch.inference_mode()
 def walk(
     step: Step,
     state: Any,
@@ -77,18 +76,19 @@ def walk(
     total = torch.zeros(first.size(0), device=first.device)
     tokens, rows = first, alive.tolist()
     for t in range(max(limits, default=-1) + 1):
-        log_probs, state = step(tokens, state)
-        tokens = torch.where(limit[alive] <= t, end, pick(log_probs, rows, t))
-        total = total + log_probs.gather(1, tokens[:, None]).squeeze(1)
-        said = tokens.tolist()
-        yield list(zip(rows, said, total.tolist(), strict=True))
-        if end in said:
+        with torch.inference_mode():  # not around `yield`: the mode is not the caller's
+            log_probs, state = step(tokens, state)
+            tokens = torch.where(limit[alive] <= t, end, pick(log_probs, rows, t))
+            total = total + log_probs.gather(1, tokens[:, None]).squeeze(1)
+            taken = list(zip(rows, tokens.tolist(), total.tolist(), strict=True))
             stay = (tokens != end).nonzero().squeeze(1)
-            if not len(stay):
-                break
-            tokens, total, alive = tokens[stay], total[stay], alive[stay]
-            rows = alive.tolist()
-            state = select(state, stay)
+            if 0 < len(stay) < len(tokens):
+                tokens, total, alive = tokens[stay], total[stay], alive[stay]
+                rows = alive.tolist()
+                state = select(state, stay)
+        yield taken
+        if not len(stay):
+            break
 
 
 def one_by_one(
@@ -118,11 +118,11 @@ def greedy(
     return one_by_one(step, state, first, end=end, limits=limits, pick=likeliest)
 
 
-LARGE = 2**19  # numbers, from which on blocks are faster than torch's argmax
+MIN_NUMBERS_FOR_BLOCKS = 2**19  # from which on blocks are faster than torch's argmax
 
 
 def likeliest(log_probs: Float[Tensor, "N V"], rows: list[int], t: int) -> Int[Tensor, "N"]:
-    if log_probs.numel() < LARGE or log_probs.device.type != "cpu":
+    if log_probs.numel() < MIN_NUMBERS_FOR_BLOCKS or log_probs.device.type != "cpu":
         return log_probs.argmax(-1)
     return top(log_probs.new_zeros(len(log_probs), 1), log_probs[:, None], 1)[1].squeeze(1)
 
@@ -138,7 +138,7 @@ def beam_search(
     limits: Sequence[int],
     length: Length = Length(),  # noqa: B008
     nbest: int = 1,
-    complete: int | None = None,
+    stop_after: int | None = None,
     groups: int = 1,
     diversity: float = 0.0,
     bonus: Callable[[Any], Tensor] | None = None,
@@ -149,8 +149,8 @@ def beam_search(
     Of all continuations the `width` most probable are looked at. Those that have ended are set
     aside, and the next that have not take their places, unless all have ended. This goes on until
     no open one can still be among the `nbest`: a prefix can only lose probability, so the best it
-    can end with is its score now, over the longest length. With `complete` the search also ends
-    when so many have ended.
+    can end with is its score now, over the longest length. With `stop_after` the search also
+    ends when so many have ended.
 
     `groups` share the width, and each avoids what the ones before it have said at the same step by
     `diversity` for each time (Vijayakumar et al. 2018, arxiv.org/abs/1610.02424). `bonus` is a
@@ -207,8 +207,8 @@ def beam_search(
         going = length(score.amax(-1), limit + 1.0) > best[:, -1]
         if grown is not None:
             _settle(grown, alive, ~going, score, "could not win")
-        if complete is not None:
-            enough = torch.tensor([len(found[b]) >= complete for b in alive], device=device)
+        if stop_after is not None:
+            enough = torch.tensor([len(found[b]) >= stop_after for b in alive], device=device)
             if grown is not None:
                 _settle(grown, alive, going & enough, score, "enough had ended")
             going &= ~enough
@@ -228,7 +228,7 @@ def beam_search(
     return [sorted(some, key=lambda hypothesis: -hypothesis.value) for some in found]
 
 
-BLOCK = 256  # of the vocabulary, looked at only if its largest is among the best
+BLOCK = 256  # tokens of the vocabulary, looked at only if the largest is among the best
 
 
 def _select(
@@ -295,7 +295,7 @@ def _grow(
     place: Int[Tensor, "B G k"],
     token: Int[Tensor, "B G k"],
     score: Float[Tensor, "B G k"],
-    done: Tensor,
+    done: Bool[Tensor, "B G w"],
     kept: Int[Tensor, "B G w"],
 ) -> None:
     """Note the continuations of each source: those that ended, that are kept, and that fell."""
@@ -309,7 +309,13 @@ def _grow(
         trees[source].turn()
 
 
-def _settle(trees: list[Tree], alive: list[int], over: Tensor, score: Tensor, fate: Fate) -> None:
+def _settle(
+    trees: list[Tree],
+    alive: list[int],
+    over: Bool[Tensor, "B"],
+    score: Float[Tensor, "B W"],
+    fate: Fate,
+) -> None:
     """Say of the open prefixes of sources whose search is over what became of them."""
     for b in over.nonzero().flatten().tolist():
         open_ones = [place for place, s in enumerate(score[b].tolist()) if s > -inf]

@@ -9,7 +9,7 @@ from math import inf, log
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from saccade.decoding.search import Step
@@ -17,6 +17,8 @@ from saccade.errors import ConfigError
 from saccade.nn.state import Fixed, shared
 from saccade.nn.watch import watch
 
+Tokens = Int[Tensor, "N"]  # the last of each row
+LogProbs = Float[Tensor, "N V"]
 Decoder = Callable[[Tensor, Any], tuple[Tensor, Any]]  # ((N, T), state) -> ((N, T, V), state)
 Rule = Callable[[Tensor, Tensor], Tensor]  # ((N, V) log_probs, (N, t) said so far) -> (N, V)
 
@@ -28,7 +30,7 @@ def stepper(decoder: Decoder, banned: Sequence[int] = ()) -> Step:
     """
     columns = list(banned)
 
-    def step(tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
+    def step(tokens: Tokens, state: Any) -> tuple[LogProbs, Any]:
         logits, state = decoder(tokens[:, None], state)
         logits = logits[:, 0].float()
         own = None if logits.requires_grad else logits  # in its own place: it is large
@@ -43,7 +45,7 @@ def stepper(decoder: Decoder, banned: Sequence[int] = ()) -> Step:
 def changed(step: Step, change: Callable[[Tensor], Tensor]) -> Step:
     """The same step with its log-probabilities changed, each row by itself."""
 
-    def other(tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
+    def other(tokens: Tokens, state: Any) -> tuple[LogProbs, Any]:
         log_probs, state = step(tokens, state)
         return change(log_probs), state
 
@@ -52,7 +54,7 @@ def changed(step: Step, change: Callable[[Tensor], Tensor]) -> Step:
 
 def ban(step: Step, banned: Sequence[int]) -> Step:
     """The same step, but these tokens never come; the others keep their log-probabilities."""
-    columns = torch.tensor(banned, dtype=torch.long)
+    columns = torch.tensor(banned, dtype=torch.long, device="cpu")
     return changed(step, lambda log_p: log_p.index_fill(1, columns.to(log_p.device), -inf))
 
 
@@ -67,7 +69,7 @@ def tempered(step: Step, temperature: float) -> Step:
 def top_k(step: Step, k: int) -> Step:
     """Only the k likeliest tokens     Fan et al. 2018, arxiv.org/abs/1805.04833"""
 
-    def change(log_probs: Tensor) -> Tensor:
+    def change(log_probs: LogProbs) -> LogProbs:
         least = log_probs.topk(min(k, log_probs.size(-1)), -1).values[:, -1:]
         return _keep(log_probs, log_probs >= least)
 
@@ -82,7 +84,7 @@ def top_p(step: Step, p: float) -> Step:
 def typical(step: Step, p: float) -> Step:
     """Only those nearest to the expected surprise, together p     Meister et al. 2023"""
 
-    def change(log_probs: Tensor) -> Tensor:
+    def change(log_probs: LogProbs) -> LogProbs:
         entropy = -torch.xlogy(log_probs.exp(), log_probs.exp()).sum(-1, keepdim=True)
         return _smallest_set(log_probs, (log_probs + entropy).abs(), p)
 
@@ -95,7 +97,7 @@ def min_p(step: Step, share: float) -> Step:
     return changed(step, lambda log_p: _keep(log_p, log_p >= log_p.amax(-1, True) + bound))
 
 
-def _smallest_set(log_probs: Tensor, cost: Tensor, p: float) -> Tensor:
+def _smallest_set(log_probs: LogProbs, cost: LogProbs, p: float) -> LogProbs:
     """The tokens of lowest cost, up to the one with which their probability reaches p."""
     order = cost.argsort(dim=-1, stable=True)
     heap = log_probs.gather(-1, order).exp().cumsum(-1)
@@ -104,14 +106,16 @@ def _smallest_set(log_probs: Tensor, cost: Tensor, p: float) -> Tensor:
     return _keep(log_probs, kept)
 
 
-def _keep(log_probs: Tensor, kept: Tensor) -> Tensor:
+def _keep(log_probs: LogProbs, kept: Bool[Tensor, "N V"]) -> LogProbs:
     return log_probs.masked_fill(~kept, -inf).log_softmax(-1)
 
 
 # --- what may be said, by what was said -----------------------------------------------------------
 
 
-class Told(NamedTuple):
+class Said(NamedTuple):
+    """A state, and what each row has said up to it."""
+
     inner: Any
     said: Tensor  # (N, t) tokens
 
@@ -119,14 +123,14 @@ class Told(NamedTuple):
 def remember(step: Step, rule: Rule) -> Step:
     """The step under a rule that knows what each row has said so far."""
 
-    def ruled(tokens: Tensor, state: Any) -> tuple[Tensor, Told]:
-        if isinstance(state, Told):
+    def ruled(tokens: Tokens, state: Any) -> tuple[LogProbs, Said]:
+        if isinstance(state, Said):
             said = torch.cat([state.said, tokens[:, None]], 1)
             log_probs, inner = step(tokens, state.inner)
         else:
             said = tokens.new_zeros(len(tokens), 0)  # the first token was not said, but given
             log_probs, inner = step(tokens, state)
-        return rule(log_probs, said), Told(inner, said)
+        return rule(log_probs, said), Said(inner, said)
 
     return ruled
 
@@ -134,7 +138,7 @@ def remember(step: Step, rule: Rule) -> Step:
 def at_least(step: Step, end: int, length: int) -> Step:
     """Nothing ends before it has this many tokens."""
 
-    def rule(log_probs: Tensor, said: Tensor) -> Tensor:
+    def rule(log_probs: LogProbs, said: Int[Tensor, "N t"]) -> LogProbs:
         if said.size(1) >= length:
             return log_probs
         return log_probs.index_fill(1, torch.tensor([end], device=log_probs.device), -inf)
@@ -145,7 +149,7 @@ def at_least(step: Step, end: int, length: int) -> Step:
 def no_repeat(step: Step, n: int) -> Step:
     """No n tokens in a row come twice."""
 
-    def rule(log_probs: Tensor, said: Tensor) -> Tensor:
+    def rule(log_probs: LogProbs, said: Int[Tensor, "N t"]) -> LogProbs:
         if said.size(1) < n:
             return log_probs
         grams = said.unfold(1, n, 1)  # (N, t - n + 1, n)
@@ -160,7 +164,7 @@ def avoid(step: Step, phrases: Sequence[Sequence[int]]) -> Step:
     """None of these phrases ever comes, whatever its length in tokens."""
     wanted = [list(phrase) for phrase in phrases]
 
-    def rule(log_probs: Tensor, said: Tensor) -> Tensor:
+    def rule(log_probs: LogProbs, said: Int[Tensor, "N t"]) -> LogProbs:
         log_probs = log_probs.clone()
         for *beginning, last in wanted:
             n = len(beginning)
@@ -176,7 +180,7 @@ def avoid(step: Step, phrases: Sequence[Sequence[int]]) -> Step:
 def repetition(step: Step, penalty: float) -> Step:
     """Log-probabilities of tokens said before, times the penalty     Keskar et al. 2019"""
 
-    def rule(log_probs: Tensor, said: Tensor) -> Tensor:
+    def rule(log_probs: LogProbs, said: Int[Tensor, "N t"]) -> LogProbs:
         again = torch.zeros_like(log_probs, dtype=torch.bool).scatter_(1, said, True)
         return torch.where(again, log_probs * penalty, log_probs)
 
@@ -191,7 +195,7 @@ def only(step: Step, end: int, texts: Sequence[Sequence[int]]) -> Step:
         for token in (*text, end):
             node = node.setdefault(token, {})
 
-    def rule(log_probs: Tensor, said: Tensor) -> Tensor:
+    def rule(log_probs: LogProbs, said: Int[Tensor, "N t"]) -> LogProbs:
         allowed = torch.full_like(log_probs, -inf)
         for n, row in enumerate(said.tolist()):
             node = trie
@@ -213,9 +217,10 @@ class Prompted(NamedTuple):
 def prompted(step: Step, prefixes: Sequence[Sequence[int]]) -> Step:
     """Each source's text begins with its prefix, whose tokens keep their log-probabilities."""
     longest = max((len(prefix) for prefix in prefixes), default=0)
-    table = torch.tensor([[*prefix, *[-1] * (longest - len(prefix))] for prefix in prefixes])
+    filled = [[*prefix, *[-1] * (longest - len(prefix))] for prefix in prefixes]
+    table = torch.tensor(filled, dtype=torch.long, device="cpu")
 
-    def led(tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
+    def led(tokens: Tokens, state: Any) -> tuple[LogProbs, Any]:
         if not isinstance(state, Prompted):
             rows = table.to(tokens.device).repeat_interleave(len(tokens) // len(prefixes), 0)
             state = Prompted(state, Fixed(rows), torch.zeros_like(tokens))
@@ -242,12 +247,12 @@ def ensemble(steps: Sequence[Step], weights: Sequence[float] | None = None) -> S
         raise ConfigError("an ensemble needs a weight above 0 for each of its models")
     logs = [log(share / sum(shares)) for share in shares]
 
-    def together(tokens: Tensor, state: tuple[Any, ...]) -> tuple[Tensor, tuple[Any, ...]]:
+    def mean_step(tokens: Tokens, state: tuple[Any, ...]) -> tuple[LogProbs, tuple[Any, ...]]:
         answers = [step(tokens, part) for step, part in zip(steps, state, strict=True)]
         weighted = [log_p + share for (log_p, _), share in zip(answers, logs, strict=True)]
         return torch.logsumexp(torch.stack(weighted), 0), tuple(part for _, part in answers)
 
-    return together
+    return mean_step
 
 
 def fuse(step: Step, other: Step, weight: float, first: int, other_first: int) -> Step:
@@ -257,7 +262,7 @@ def fuse(step: Step, other: Step, weight: float, first: int, other_first: int) -
     model begins with `other_first`.
     """
 
-    def fused(tokens: Tensor, state: tuple[Any, Any]) -> tuple[Tensor, tuple[Any, Any]]:
+    def fused(tokens: Tokens, state: tuple[Any, Any]) -> tuple[LogProbs, tuple[Any, Any]]:
         log_probs, mine = step(tokens, state[0])
         others, theirs = other(torch.where(tokens == first, other_first, tokens), state[1])
         return log_probs + weight * others, (mine, theirs)
@@ -265,39 +270,49 @@ def fuse(step: Step, other: Step, weight: float, first: int, other_first: int) -
     return fused
 
 
-# --- what was listened to -------------------------------------------------------------------------
+# --- attention to the source ----------------------------------------------------------------------
 
 
-class Heard(NamedTuple):
+class Attended(NamedTuple):
+    """A state, and how much each row has attended to each source position up to it."""
+
     inner: Any
-    weights: Tensor  # (N, S) summed attention to each source position
+    weights: Tensor  # (N, S) sums over the steps
+    keep: Fixed | None  # (B, S) True where a source position is real; None: all are
 
 
-def listening(step: Step, attention: nn.Module) -> Step:
-    """The step that also sums the weights of an attention to the source; see `coverage`."""
+def with_attention_sum(
+    step: Step, attention: nn.Module, keep: Bool[Tensor, "B S"] | None = None
+) -> Step:
+    """The step that also sums the weights of an attention to the source; see `coverage`.
 
-    def listened(tokens: Tensor, state: Any) -> tuple[Tensor, Heard]:
-        inner, so_far = (state.inner, state.weights) if isinstance(state, Heard) else (state, None)
-        with watch(attention) as maps:
-            log_probs, inner = step(tokens, inner)
-        (calls,) = maps.values()
-        weights = calls[-1]  # (N, 1, S), or (N, H, 1, S)
-        weights = weights.mean(1) if weights.dim() == 4 else weights
-        return log_probs, Heard(inner, weights[:, 0] if so_far is None else so_far + weights[:, 0])
-
-    return listened
-
-
-def coverage(beta: float) -> Callable[[Heard], Float[Tensor, "N"]]:
-    """beta * sum_j log(min(1, attention to source position j)), a bonus for `beam_search`.
-
-    Wu et al. 2016, arxiv.org/abs/1609.08144; positions of padding count as covered, and none as
-    less than a thousandth.
+    `keep` is True where a position of a source is real, as of `Padded`.
     """
 
-    def bonus(state: Heard) -> Tensor:
-        covered = state.weights.clamp(1e-3, 1.0)
-        real = state.weights > 0  # padding is never listened to, not even a little
-        return beta * covered.log().masked_fill(~real, 0.0).sum(-1)
+    def attending(tokens: Tokens, state: Any) -> tuple[LogProbs, Attended]:
+        with watch(attention) as maps:
+            log_probs, inner = step(tokens, state.inner if isinstance(state, Attended) else state)
+        (calls,) = maps.values()
+        weights = calls[-1]  # (N, 1, S), or (N, H, 1, S)
+        weights = (weights.mean(1) if weights.dim() == 4 else weights)[:, 0]
+        if isinstance(state, Attended):
+            return log_probs, Attended(inner, state.weights + weights, state.keep)
+        return log_probs, Attended(inner, weights, None if keep is None else Fixed(keep))
+
+    return attending
+
+
+def coverage(beta: float) -> Callable[[Attended], Float[Tensor, "N"]]:
+    """beta * sum_j log(min(1, attention to source position j)), a bonus for `beam_search`.
+
+    Wu et al. 2016, arxiv.org/abs/1609.08144; the sum is over real positions, and none counts as
+    attended to by less than a thousandth.
+    """
+
+    def bonus(state: Attended) -> Float[Tensor, "N"]:
+        cost = state.weights.clamp(1e-3, 1.0).log()
+        if state.keep is not None:
+            cost = cost.masked_fill(~shared(state.keep.tree, len(cost)), 0.0)
+        return beta * cost.sum(-1)
 
     return bonus

@@ -7,60 +7,26 @@ beyond its table of positions) is searched for again, here.
 import os
 import tempfile
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from saccade import config as c
-from saccade.decoding.search import Hypothesis, Length
+from saccade.decoding.search import Hypothesis
 from saccade.engines.export import export_ctranslate2, longest, spec_of, why_not
-from saccade.engines.processes import cores
+from saccade.engines.local import Pending
 from saccade.errors import ConfigError
 from saccade.models.networks import Generator
-from saccade.nn.watch import watched
-from saccade.tasks.generate import SILENT, Found, GeneratingTask
-from saccade.tasks.task import Prediction, Query, Request, Task, cut, device_of
+from saccade.tasks.generate import EncodedQuery, Found, GeneratingTask
+from saccade.tasks.task import Prediction, Query, Request, Task, cut
 from saccade.tasks.translate import Translate
 from saccade.text.tokenizers import Tokenizer
 
-PATIENCE = 3  # times the width: so many have ended when, in practice, no open one can win any more
-SENTENCES, HYPOTHESES, HYPOTHESES_INT8 = 128, 320, 160  # at most in a batch: more are slower
-
-
-def why_torch(task: Task, network: Any, request: Request) -> str:
-    """Why the torch engine has to serve a request; nothing if CTranslate2 can."""
-    decode, plain = request.decode, c.Decode()
-    if not isinstance(task, GeneratingTask):
-        return f"the task '{task.config.task.kind}' does not search"
-    if reason := why_not(task.config):
-        return reason
-    if watched():
-        return "somebody watches the attention"
-    if device_of(network).type != "cpu":
-        return "the model is not on a CPU"
-    if request.details or request.others or request.model is not None:
-        return "details, ensembles and a second model are the torch engine's"
-    for key in (
-        "sample",
-        "risk",
-        "groups",
-        "coverage",
-        "min_len",
-        "no_repeat",
-        "repetition",
-        "banned",
-        "only",
-    ):
-        if getattr(decode, key) != getattr(plain, key):
-            return f"decode.{key} is the torch engine's"
-    if decode.length == "gnmt" and decode.alpha:
-        return "decode.length = 'gnmt' is the torch engine's"
-    try:
-        import ctranslate2  # noqa: F401
-    except ImportError:
-        return "ctranslate2 is not installed: pip install 'saccade[fast]'"
-    return ""
+STOP_AFTER_WIDTHS = 3  # so many widths have ended when, in practice, no open one can win any more
+MAX_SENTENCES = 128  # in a batch: more are slower
+MAX_HYPOTHESES = {False: 320, True: 160}  # in a batch, by int8
 
 
 def names_of(tokenizer: Tokenizer) -> list[str]:
@@ -79,7 +45,8 @@ def export(task: Task, network: Any, folder: Path, stamp: str = "") -> None:
         raise ConfigError(f"export: {reason}")
     assert isinstance(task, GeneratingTask)
     assert isinstance(network, Generator)
-    export_ctranslate2(spec_of(task.config, network, *vocabularies(task)), folder, stamp)
+    spec = spec_of(task.config, network, *vocabularies(task), task.output.specials)
+    export_ctranslate2(spec, folder, stamp)
 
 
 def vocabularies(task: GeneratingTask) -> tuple[list[str], list[str]]:
@@ -89,23 +56,24 @@ def vocabularies(task: GeneratingTask) -> tuple[list[str], list[str]]:
 
 
 class CTranslate2Engine:
-    """A CTranslate2 model, with a worker of one thread for each core.
+    """A CTranslate2 model, with workers of one thread each.
 
     `exported` is a vetted export of these weights; without one, the model is exported now.
     """
 
-    def __init__(self, task: Task, network: Any, decode: c.Decode, exported: Path | None):
+    def __init__(
+        self, task: Task, network: Any, exported: Path | None, *, int8: bool, workers: int
+    ):
         if torch.cpu._is_avx512_supported():  # by itself it uses it on Intel's processors alone
             os.environ.setdefault("CT2_FORCE_CPU_ISA", "AVX512")
         import ctranslate2
 
         assert isinstance(task, GeneratingTask)
-        self.task, self.network = task, network
+        self.task, self.network, self.workers = task, network, workers
         self.source = names_of(task.source.tokenizer) if isinstance(task, Translate) else None
         self.target = names_of(task.output)
         self.ids = {name: i for i, name in enumerate(self.target)}
         self.longest = longest(task.config)
-        self.workers = decode.workers or cores()
         make = ctranslate2.Translator if self.source else ctranslate2.Generator
         with tempfile.TemporaryDirectory(prefix="saccade-") as temporary:
             if exported is None:
@@ -113,112 +81,95 @@ class CTranslate2Engine:
             self.model = make(
                 str(exported or temporary),
                 device="cpu",
-                compute_type="int8" if decode.int8 else "float32",
-                inter_threads=self.workers,
+                compute_type="int8" if int8 else "float32",
+                inter_threads=workers,
                 intra_threads=1,
             )
 
-    def asked(self, request: Request) -> "Asked":
-        """The engine for one request."""
-        return Asked(self, request)
-
-    def answer(self, queries: Sequence[Query], request: Request) -> "Answers":
-        """Begin to answer; the answers are there when they are asked for."""
-        decode, task = request.decode, self.task
-        rows = task.rows(queries)
-        limits = [task.limit(row, decode) for row in rows]
-        fit = [
-            i
-            for i, row in enumerate(rows)
-            if limits[i] > 0 and len(row) + limits[i] < self.longest and not queries[i].prefix
-        ]
+    def submit(self, queries: Sequence[Query], request: Request) -> Pending:
+        """Begin to search, in the background."""
+        decode = request.decode
+        assert isinstance(decode, c.Beam)
         width = max(decode.width, request.nbest)
+        largest = min(MAX_SENTENCES, max(1, MAX_HYPOTHESES[decode.int8] // width))
+        encoded = self.task.encode_queries(queries, request)
+        fit, lengths = [], []
+        for i, query in enumerate(encoded):
+            length = len(query.rows[0])
+            if 0 < query.limit < self.longest - length and not (query.prefix or query.problem):
+                fit.append(i)
+                lengths.append(length)
+        turns = max(1, -(-len(fit) // (self.workers * largest)))
+        batches = cut(
+            lengths,
+            decode.batch_tokens,
+            -(-len(fit) // (self.workers * turns)) or 1,  # as many for each worker
+            equal=self.source is None,  # of different ones, it would search for the longer's ends
+        )
+        results: dict[int, Any] = {}
+        for batch in reversed(list(batches)):  # the longest first, so that none waits at the end
+            some = [encoded[fit[j]] for j in batch]
+            found = self._search(some, decode, width, request)
+            results.update(zip([fit[j] for j in batch], found, strict=True))
+        return Pending(partial(self._finish, encoded, results, request))
+
+    def close(self) -> None:
+        self.model.unload_model()
+
+    def _search(
+        self, encoded: Sequence[EncodedQuery], decode: c.Beam, width: int, request: Request
+    ) -> list[Any]:
+        """What CTranslate2 will have found about each query of a batch."""
+        patience = STOP_AFTER_WIDTHS if decode.stop_after is None else decode.stop_after / width
         options: dict[str, Any] = {
             "asynchronous": True,
             "beam_size": width,
             "num_hypotheses": request.nbest,
-            "length_penalty": 0.0 if decode.length == "none" else decode.alpha,
-            "patience": PATIENCE if decode.complete is None else decode.complete / width,
+            "length_penalty": _exponent(decode),
+            "patience": patience if width > 1 else 1,
             "return_scores": width > 1 or request.scored,
         }
-        if width == 1:
-            options["patience"] = 1
+        limit = max(query.limit for query in encoded)
         if self.source is not None:
-            begin, names, limit = self.model.translate_batch, self.source, "max_decoding_length"
+            search, names = self.model.translate_batch, self.source
             options |= {"max_input_length": 0, "min_decoding_length": 0}
+            options["max_decoding_length"] = limit
         else:
-            begin, names, limit = self.model.generate_batch, self.target, "max_length"
-            options |= {"include_prompt_in_result": False}
-        most = HYPOTHESES_INT8 if decode.int8 else HYPOTHESES
-        turns = -(-len(fit) // (self.workers * min(SENTENCES, max(1, most // width))))
-        batches = cut(
-            [len(rows[i]) for i in fit],
-            decode.batch_tokens,
-            -(-len(fit) // (self.workers * max(1, turns))) or 1,  # as many for each worker
-            equal=self.source is None,  # of different ones, it would search for the longer's ends
-        )
-        pending: dict[int, Any] = {}
-        for batch in reversed(list(batches)):  # the longest first, so that none waits at the end
-            some = [fit[j] for j in batch]
-            pieces = [[names[token] for token in rows[i]] for i in some]
-            options[limit] = max(limits[i] for i in some)
-            pending.update(zip(some, begin(pieces, **options), strict=True))
-        return Answers(self, queries, rows, limits, pending, request)
+            search, names = self.model.generate_batch, self.target
+            options |= {"include_prompt_in_result": False, "max_length": limit}
+        return list(search([[names[i] for i in query.rows[0]] for query in encoded], **options))
 
+    def _finish(
+        self, encoded: Sequence[EncodedQuery], results: dict[int, Any], request: Request
+    ) -> list[Prediction]:
+        """What CTranslate2 has found, and what the torch engine finds about the rest."""
+        found, silent = {}, self.task.output.specials.silent
+        for i, result in results.items():
+            hypotheses = self._hypotheses(result.result(), request)
+            if all(_is_sound(one, encoded[i], silent) for one in hypotheses):
+                found[i] = Found(hypotheses)
+        rest = [i for i in range(len(encoded)) if i not in found]
+        if rest:
+            again = self.task.search(self.network, [encoded[i] for i in rest], request)
+            found.update(zip(rest, again, strict=True))
+        return self.task.to_text(encoded, [found[i] for i in range(len(encoded))], request)
 
-class Asked:
-    """The engine and what is wanted of it."""
-
-    def __init__(self, engine: CTranslate2Engine, request: Request):
-        self.engine, self.request = engine, request
-
-    def submit(self, queries: Sequence[Query]) -> "Answers":
-        return self.engine.answer(queries, self.request)
-
-    def close(self) -> None:
-        pass
-
-
-class Answers:
-    """What CTranslate2 is finding, and the torch engine for the rest."""
-
-    def __init__(
-        self,
-        engine: CTranslate2Engine,
-        queries: Sequence[Query],
-        rows: list[list[int]],
-        limits: list[int],
-        pending: dict[int, Any],
-        request: Request,
-    ):
-        self.engine, self.queries, self.rows, self.limits = engine, queries, rows, limits
-        self.pending, self.request = pending, request
-
-    def result(self) -> list[Prediction]:
-        engine, task = self.engine, self.engine.task
-        found = {i: self._found(result.result()) for i, result in self.pending.items()}
-        odd = [i for i in range(len(self.queries)) if not self._sound(i, found.get(i))]
-        again = task.search(engine.network, [self.queries[i] for i in odd], self.request)
-        found.update(zip(odd, again, strict=True))
-        return task.to_text(self.rows, [found[i] for i in range(len(found))], self.request)
-
-    def _found(self, result: Any) -> Found:
-        translated = self.engine.source is not None
-        sequences = result.hypotheses if translated else result.sequences
-        decode, hypotheses = self.request.decode, []
-        length = Length(decode.length, decode.alpha)
-        scores = result.scores or [0.0] * len(sequences)
-        for names, value in zip(sequences, scores, strict=True):
-            tokens = [self.engine.ids[name] for name in names]
-            score = value / length(1.0, len(tokens) + 1)
+    def _hypotheses(self, result: Any, request: Request) -> list[Hypothesis]:
+        sequences = result.hypotheses if self.source is not None else result.sequences
+        values = result.scores or [0.0] * len(sequences)
+        hypotheses = []
+        for names, value in zip(sequences, values, strict=True):
+            tokens = [self.ids[name] for name in names]
+            score = value * (len(tokens) + 1) ** _exponent(request.decode)
             hypotheses.append(Hypothesis(tokens, score, value))
-        return Found(hypotheses)
+        return hypotheses
 
-    def _sound(self, i: int, found: Found | None) -> bool:
-        """Whether the torch engine would have found the same."""
-        if found is None:
-            return False
-        return all(
-            len(one.tokens) < self.limits[i] and not set(SILENT) & set(one.tokens)
-            for one in found.hypotheses
-        )
+
+def _exponent(decode: Any) -> float:
+    """Of the length by which log p is divided."""
+    return 0.0 if decode.length == "none" else float(decode.alpha)
+
+
+def _is_sound(one: Hypothesis, query: EncodedQuery, silent: Sequence[int]) -> bool:
+    """Whether the torch engine would have found the same."""
+    return len(one.tokens) < query.limit and not set(silent) & set(one.tokens)

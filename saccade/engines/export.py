@@ -22,6 +22,7 @@ from saccade.nn.bodies import TransformerBody
 from saccade.nn.positions import Learned, Sinusoidal, sinusoids
 from saccade.nn.stems import TextStem
 from saccade.nn.transformer import Block, FeedForward
+from saccade.text.vocab import Specials
 
 POSITIONS = 2048  # of a table of waves, which here has an end
 STAMP = "saccade.json"  # of which weights the export is, and the hash of each file
@@ -49,7 +50,13 @@ def longest(config: c.Config) -> int:
     return min(found)
 
 
-def spec_of(config: c.Config, network: Generator, source: list[str], target: list[str]) -> Any:
+def spec_of(
+    config: c.Config,
+    network: Generator,
+    source: list[str],
+    target: list[str],
+    special: Specials,
+) -> Any:
     """What CTranslate2 calls a model; the lists are the names of all tokens, by id.
 
     A network on the meta device gives all names and shapes, with zeros that take no memory.
@@ -57,7 +64,7 @@ def spec_of(config: c.Config, network: Generator, source: list[str], target: lis
     if reason := why_not(config):
         raise ConfigError(f"export: {reason}")
     specs = _specs()
-    bos, eos, unk = target[2], target[3], target[1]
+    bos, eos, unk = target[special.bos], target[special.eos], target[special.unk]
     decoder = _decoder(config.decoder, network.decoder, network.encoder is not None)
     if network.encoder is None:
         spec = specs.TransformerDecoderModelSpec(decoder)

@@ -1,4 +1,4 @@
-"""Who does the predicting: this process, or one for each core with one thread each.
+"""A process for each core, with one thread each.
 
 A step of a small model is too short to be shared by threads; whole batches are not.
 """
@@ -6,115 +6,96 @@ A step of a small model is too short to be shared by threads; whole batches are 
 import multiprocessing
 import os
 import signal
-import sys
 import warnings
 from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from typing import Any, Protocol
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import torch
 
-from saccade import config as c
+from saccade.engines.local import Pending
 from saccade.errors import SaccadeError
-from saccade.nn.watch import watched
-from saccade.tasks.task import Prediction, Query, Request, Task, device_of
+from saccade.tasks.task import Prediction, Query, Request, Task
 
-PIECES = 4  # for each worker, so that none waits long for the others at the end
-FEW = 32  # queries that are not worth other processes
+SHARES_PER_WORKER = 4  # so that none waits long for the others at the end
 
 
-class Pending(Protocol):
-    """Predictions that are being made."""
+class ProcessEngine:
+    """Copies of this process, forked at the first request, which share what they were forked with.
 
-    def result(self) -> list[Prediction]: ...
+    Other models and lists of permitted outputs are shared that way, too: a request with others
+    than the one before it needs new copies.
+    """
 
+    def __init__(self, task: Task, network: torch.nn.Module, count: int):
+        self.task, self.network, self.count = task, network, count
+        self._pool: ProcessPoolExecutor | None = None
+        self._forked_with: Request | None = None
 
-class Predictor(Protocol):
-    """What makes predictions of queries, at once or in the background."""
-
-    def submit(self, queries: Sequence[Query]) -> Pending: ...
-    def close(self) -> None: ...
-
-
-class Ready:
-    """Predictions that have been made."""
-
-    def __init__(self, predictions: list[Prediction]):
-        self.predictions = predictions
-
-    def result(self) -> list[Prediction]:
-        return self.predictions
-
-
-class Here:
-    """This process, with all its threads."""
-
-    def __init__(self, task: Task, network: torch.nn.Module, request: Request):
-        self.task, self.network, self.request = task, network, request
-
-    def submit(self, queries: Sequence[Query]) -> Ready:
-        return Ready(self.task.predict(self.network, queries, self.request))
-
-    def close(self) -> None:
-        pass
-
-
-class Workers:
-    """Copies of this process, of one thread each; what they were made with, they share."""
-
-    def __init__(self, task: Task, network: torch.nn.Module, request: Request, count: int):
-        self.count = count
-        self.pool = ProcessPoolExecutor(
-            count,
-            mp_context=multiprocessing.get_context("fork"),
-            initializer=_begin,
-            initargs=(task, network, request),
-        )
-        with warnings.catch_warnings():  # later Pythons warn of threads that a copy does not have
-            warnings.simplefilter("ignore", DeprecationWarning)
-            self.pool.submit(int)  # copies this process now
-
-    def submit(self, queries: Sequence[Query]) -> "Pieces":
-        """Like lengths together, the longest first, in pieces that are shared out one by one."""
+    def submit(self, queries: Sequence[Query], request: Request) -> Pending:
+        """Like lengths together, the longest first, in shares that are handed out one by one."""
         order = sorted(
             range(len(queries)), key=lambda i: -sum(len(text) for text in queries[i].source)
         )
-        size = max(1, -(-len(order) // (self.count * PIECES)))
-        parts = [order[i : i + size] for i in range(0, len(order), size)]
-        return Pieces(
-            [(part, self.pool.submit(_predict, [queries[i] for i in part])) for part in parts]
-        )
+        size = max(1, -(-len(order) // (self.count * SHARES_PER_WORKER)))
+        shares = [order[i : i + size] for i in range(0, len(order), size)]
+        light = replace(request, others=(), model=None, permitted=None)
+        work = [partial(_predict, [queries[i] for i in some], light) for some in shares]
+        try:
+            pool = self._pool_for(request)
+            futures = [pool.submit(one) for one in work]
+        except BrokenProcessPool:  # a process was ended since the last request
+            self.close()
+            pool = self._pool_for(request)
+            futures = [pool.submit(one) for one in work]
+        return Pending(lambda: self._collect(shares, futures), futures)
 
-    def close(self) -> None:
-        self.pool.shutdown(wait=False, cancel_futures=True)
-
-
-class Pieces:
-    """Predictions that workers are making: each piece with its places."""
-
-    def __init__(self, parts: list[tuple[list[int], "Future[list[Prediction]]"]]):
-        self.parts = parts
-
-    def result(self) -> list[Prediction]:
+    def _collect(
+        self, shares: list[list[int]], futures: list["Future[list[Prediction]]"]
+    ) -> list[Prediction]:
         done: dict[int, Prediction] = {}
         try:
-            for places, future in self.parts:
+            for places, future in zip(shares, futures, strict=True):
                 done.update(zip(places, future.result(), strict=True))
         except BrokenProcessPool:
+            self.close()  # the next request gets new processes
             raise SaccadeError(
                 "a worker process was ended from outside, perhaps for want of memory; "
                 "try again with --set decode.workers=1 or a smaller decode.batch_tokens"
             ) from None
         return [done[i] for i in range(len(done))]
 
+    def _pool_for(self, request: Request) -> ProcessPoolExecutor:
+        known = self._forked_with
+        if self._pool is not None and known is not None and _share_heavy_parts(known, request):
+            return self._pool
+        if self._pool is not None:
+            self._pool.shutdown(wait=False)  # after what it is still doing
+        self._forked_with = request
+        self._pool = ProcessPoolExecutor(
+            self.count,
+            mp_context=multiprocessing.get_context("fork"),
+            initializer=_begin,
+            initargs=(self.task, self.network, request),
+        )
+        with warnings.catch_warnings():  # later Pythons warn of threads that a copy does not have
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self._pool.submit(int)  # forks now
+        return self._pool
 
-def count_workers(decode: c.Decode, network: torch.nn.Module, queries: int) -> int:
-    """How many processes predict fastest: one for each core of a CPU, if there is enough to do."""
-    if decode.workers:
-        return decode.workers
-    fork = sys.platform == "linux" and device_of(network).type == "cpu" and not watched()
-    return cores() if fork and queries >= FEW else 1
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+        self._pool = self._forked_with = None
+
+
+def _share_heavy_parts(one: Request, other: Request) -> bool:
+    """Whether two requests have the very same models and permitted outputs."""
+    models = one.others == other.others and one.model == other.model
+    return models and one.permitted is other.permitted
 
 
 def cores() -> int:
@@ -124,7 +105,7 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-_mine: tuple[Any, ...] = ()  # of a worker: the task, the network and the request
+_mine: tuple[Any, ...] = ()  # of a worker: the task, the network, and the request it began with
 
 
 def _begin(task: Task, network: torch.nn.Module, request: Request) -> None:
@@ -135,6 +116,7 @@ def _begin(task: Task, network: torch.nn.Module, request: Request) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def _predict(queries: list[Query]) -> list[Prediction]:
-    task, network, request = _mine
+def _predict(queries: list[Query], light: Request) -> list[Prediction]:
+    task, network, first = _mine
+    request = replace(light, others=first.others, model=first.model, permitted=first.permitted)
     return list(task.predict(network, queries, request))

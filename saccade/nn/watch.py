@@ -1,51 +1,54 @@
 """Listen from outside: `with watch(model) as maps:` records attention weights by module path.
 
-With nobody listening the fused kernels run and this costs one dictionary look-up a layer.
+Watches may be nested: each records. With nobody listening the fused kernels run, and this costs one
+dictionary look-up a layer.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
 
 Maps = dict[str, list[Tensor]]  # module path -> the weights of each call, in order
-_ears: ContextVar[dict[int, list[Tensor]] | None] = ContextVar("ears", default=None)
+Watchers = Mapping[int, tuple[list[Tensor], ...]]  # a module's id -> the lists of all who watch it
+_watchers: ContextVar[Watchers] = ContextVar("watchers", default=MappingProxyType({}))
 
 
 @contextmanager
 def watch(model: nn.Module) -> Iterator[Maps]:
     """The maps of every attention in `model` while the block runs: (B, [H,] T, S) a call."""
     maps: Maps = {}
-    ears: dict[int, list[Tensor]] = {}
+    watchers = dict(_watchers.get())
     for path, module in model.named_modules():
-        ears[id(module)] = maps.setdefault(path, [])
-    token = _ears.set(ears)
+        outer = watchers.get(id(module), ())
+        watchers[id(module)] = (*outer, maps.setdefault(path, []))
+    token = _watchers.set(watchers)
     try:
         yield maps
     finally:
-        _ears.reset(token)
+        _watchers.reset(token)
         for path in [path for path, weights in maps.items() if not weights]:
             del maps[path]
 
 
 def is_watched(module: nn.Module) -> bool:
     """Whether somebody wants this module's weights."""
-    ears = _ears.get()
-    return ears is not None and id(module) in ears
+    return id(module) in _watchers.get()
 
 
-def watched() -> bool:
-    """Whether somebody listens to any model, so that its work has to be done here and by torch."""
-    return _ears.get() is not None
+def watched(*models: nn.Module) -> bool:
+    """Whether somebody watches a module of these: then they, no copies, have to do the work."""
+    watchers = _watchers.get()
+    return bool(watchers) and any(id(m) in watchers for model in models for m in model.modules())
 
 
 def record(module: nn.Module, weights: Tensor) -> None:
-    """Hand the weights of one call to the listener, if there is one."""
-    ears = _ears.get()
-    if ears is not None and id(module) in ears:
-        ears[id(module)].append(weights.detach())
+    """Hand the weights of one call to all who watch the module."""
+    for weights_so_far in _watchers.get().get(id(module), ()):
+        weights_so_far.append(weights.detach())
 
 
 def over_time(calls: list[Tensor]) -> Tensor:

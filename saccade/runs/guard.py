@@ -298,7 +298,7 @@ def vetted_export(task: Task, run: Path) -> Path | None:
         return None
     network, (source, target) = task.build_meta(), vocabularies(task)
     assert isinstance(network, Generator)
-    spec = spec_of(task.config, network, source, target)
+    spec = spec_of(task.config, network, source, target, task.output.specials)
     return folder if _is_safe(folder, spec, source, target) else None
 
 

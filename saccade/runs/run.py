@@ -11,9 +11,11 @@ data/              the tokenised corpus
 import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import repeat
+from dataclasses import replace
+from functools import partial
+from itertools import islice, repeat
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -21,13 +23,12 @@ from saccade import config as c
 from saccade.data.digest import digest
 from saccade.data.lines import Defect, Example, counted
 from saccade.data.sources import examples, read, words_of
-from saccade.engines.ctranslate2 import CTranslate2Engine, export, why_torch
-from saccade.engines.processes import FEW, Here, Pending, Predictor, Workers, count_workers
+from saccade.engines.choose import Engines
+from saccade.engines.ctranslate2 import export
+from saccade.engines.local import Pending
 from saccade.errors import CheckpointError, ConfigError, DataError
 from saccade.models.build import allocate
 from saccade.models.networks import Generator, Network
-from saccade.nn.packed import packed, quantised
-from saccade.nn.watch import watched
 from saccade.runs import files
 from saccade.runs.folder import read_config
 from saccade.runs.guard import check_ids, fitting_network, vetted_export
@@ -37,18 +38,13 @@ from saccade.setup.prepare import (
     reopen,
 )
 from saccade.tasks.exact import Compared, compare
-from saccade.tasks.generate import GeneratingTask, check_members, permitted
+from saccade.tasks.generate import GeneratingTask, check_members
 from saccade.tasks.labels import LabelTask
 from saccade.tasks.registry import load_task
-from saccade.tasks.task import Member, Prediction, Query, Request, Task, chunks
-from saccade.tasks.translate import Translate, references_of
-from saccade.text.vocab import UNK
+from saccade.tasks.task import Member, Prediction, Query, Request, Task, chunks, device_of
+from saccade.tasks.translate import Translate
 
-HOW_FAST = {"engine", "int8"}  # settings that change nothing else
-OF_BEAMS = {"width", "complete", "length", "alpha", "groups", "diversity", "coverage", "risk"}
-OF_BEAMS |= {"candidates", "workers", "batch_tokens", *HOW_FAST}
 LINES = 2048  # read, sorted by length and decoded at once
-LARGE = 1 << 25  # bytes of training files that are worth a word before they are read
 
 
 class Run:
@@ -59,10 +55,17 @@ class Run:
         self.config = config
         self.task = task
         self.network = network
-        self._fast: dict[
-            tuple[bool, int], CTranslate2Engine
-        ] = {}  # by int8, workers; made when first needed
-        self._packed: dict[bool, Any] = {}  # by int8: the network for the torch engine
+        self.engines = Engines(task, network, partial(vetted_export, task, folder))
+
+    def close(self) -> None:
+        """End the processes and threads that predictions have begun; others may begin new ones."""
+        self.engines.close()
+
+    def __enter__(self) -> "Run":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def predict(
         self,
@@ -97,41 +100,44 @@ class Run:
         others: Sequence["Run"] = (),
     ) -> Request:
         """What is wanted of predictions, checked: the run's own settings and these."""
-        config, settings = self.config, dict(settings or {})
-        if width is not None:
-            settings["width"] = width
-        if settings:
-            raw = config.model_dump(mode="json", exclude_none=True)
-            for key, value in settings.items():
-                c.assign(raw, f"decode.{key}", value)
-            config = c.parse(raw, "settings")
-        decode = config.decode
+        wanted = dict(settings or {}) | ({} if width is None else {"width": width})
+        decode = c.change_decode(self.config.decode, wanted) if wanted else self.config.decode
         if nbest < 1:
             raise ConfigError(f"the {nbest} best: at least 1 must be wanted")
         if not isinstance(self.task, GeneratingTask):
-            kind = config.task.kind
+            kind = self.config.task.kind
             if nbest > 1 and kind == "tag":
                 raise ConfigError(f"the {nbest} best: the task 'tag' has one answer")
-            changed = _changed(self.config.decode, decode) - {*HOW_FAST, "batch_tokens", "workers"}
-            if changed or details or others:
+            how = set(c.Compute.model_fields)
+            same = decode.model_dump(exclude=how) == self.config.decode.model_dump(exclude=how)
+            if not same or details or others:
                 raise ConfigError(
                     f"the task '{kind}' does not search: it has no beam, samples, tree or ensemble"
                 )
             return Request(decode, nbest)
-        most = decode.candidates if decode.risk != "off" else decode.width
-        if nbest > most and not (decode.sample and decode.risk == "off"):
+        if decode.risk != "off" and nbest > decode.candidates:
             raise ConfigError(
-                f"{nbest} best of a beam of width {most}: there are at most as many as the beam is "
-                f"wide; add --width {nbest}"
+                f"{nbest} best of {decode.candidates} candidates: there are at most as many; "
+                f"add --set decode.candidates={nbest}"
             )
-        if decode.only:
-            permitted(decode.only, self.task.output)
+        if isinstance(decode, c.Beam) and decode.risk == "off" and nbest > decode.width:
+            raise ConfigError(
+                f"{nbest} best of a beam of width {decode.width}: there are at most as many as the "
+                f"beam is wide; add --width {nbest}"
+            )
         members = tuple(Member(other.task, other.network) for other in others)
-        model = load(decode.model) if decode.model else None
-        fusion_model = None if model is None else Member(model.task, model.network)
-        request = Request(decode, nbest, scored, details, members, fusion_model)
-        check_members(self.task, request)
-        return request
+        return self._request(Request(decode, nbest, scored, details, members))
+
+    def _request(self, request: Request) -> Request:
+        """A request of a search with the language model and the list of outputs that it names."""
+        assert isinstance(self.task, GeneratingTask)
+        if request.decode.model:
+            device = cast(Device, device_of(self.network).type)
+            model = load(request.decode.model, device)
+            request = replace(request, model=Member(model.task, model.network))
+        if request.others or request.model:
+            check_members(self.task, request)
+        return self.task.with_permitted(request) if request.decode.only else request
 
     def stream(
         self,
@@ -147,63 +153,54 @@ class Run:
             Query(self._source(item, number), number - 1, prefix)
             for number, (item, prefix) in enumerate(_pairwise(inputs, begin), 1)
         )
-        predictor: Predictor | None = None
+        yield from self._answers(queries, request, at_once)
+
+    def _answers(
+        self, queries: Iterable[Query], request: Request, at_once: int = LINES
+    ) -> Iterator[Prediction]:
+        """A prediction for each query, in order; an empty line in is an empty line out."""
+        queries = iter(queries)
         waiting: deque[tuple[list[Query], Pending]] = deque()
         try:
-            for some in chunks(queries, at_once):
+            while some := list(islice(queries, at_once)):
                 full = [query for query in some if any(text.strip() for text in query.source)]
-                if predictor is None:
-                    predictor = self._predictor(request, len(full))
-                waiting.append((some, predictor.submit(full)))
-                if len(waiting) > 1:  # the next are being made while these are handed over
+                waiting.append((some, self.engines.submit(full, request)))
+                if len(waiting) > 1 or at_once == 1:  # the next are made while these are read
                     yield from _in_order(*waiting.popleft())
             while waiting:
                 yield from _in_order(*waiting.popleft())
         finally:
-            if predictor is not None:
-                predictor.close()
-
-    def _predictor(self, request: Request, queries: int) -> Predictor:
-        """The fastest that can serve the request, for at least so many queries."""
-        decode = request.decode
-        reason = "" if decode.engine == "torch" else why_torch(self.task, self.network, request)
-        if reason and decode.engine == "ctranslate2":
-            raise ConfigError(f"decode.engine = 'ctranslate2': {reason}")
-        if decode.engine != "torch" and not reason:
-            key = decode.int8, decode.workers
-            if key not in self._fast:
-                exported = vetted_export(self.task, self.folder)
-                self._fast[key] = CTranslate2Engine(self.task, self.network, decode, exported)
-            return self._fast[key].asked(request)
-        network: Any = self.network
-        if decode.int8 or (queries >= FEW and not watched()):  # where it is worth the packing
-            if decode.int8 not in self._packed:
-                pack = quantised if decode.int8 else packed
-                self._packed[decode.int8] = pack(self.network)
-            network = self._packed[decode.int8]
-        count = count_workers(decode, self.network, queries)
-        if count > 1:
-            return Workers(self.task, network, request, count)
-        return Here(self.task, network, request)
+            for _, pending in waiting:
+                pending.cancel()
 
     def stream_text(
         self,
         text: str | Sequence[str],
         settings: Mapping[str, Any] | None = None,
         number: int = 1,
+        *,
+        request: Request | None = None,
     ) -> Iterator[str]:
         """The answer to one input, piece by piece as it comes: greedy, or drawn if so set.
 
-        `number` is the input's among others, from 1: the same one is drawn as `predict` draws.
+        `number` is the input's among others, from 1: the same one is drawn as `predict` draws. For
+        many inputs make the `request` once, by `text_request(settings)`.
         """
-        if not isinstance(self.task, GeneratingTask) or not isinstance(self.network, Generator):
-            raise ConfigError(f"the task '{self.config.task.kind}' does not write piece by piece")
-        if useless := sorted(set(settings or {}) & OF_BEAMS):
-            raise ConfigError(f"decode.{useless[0]} has no part in writing piece by piece")
-        request = self.request(settings=settings)
+        request = request or self.text_request(settings)
+        assert isinstance(self.task, GeneratingTask)
+        assert isinstance(self.network, Generator)
         query = Query(self._source(text, number), number - 1)
         if any(column.strip() for column in query.source):  # an empty line in, an empty line out
             yield from self.task.stream(self.network, query, request)
+
+    def text_request(self, settings: Mapping[str, Any] | None = None) -> Request:
+        """What is wanted of texts that come piece by piece, checked."""
+        if not isinstance(self.task, GeneratingTask):
+            raise ConfigError(f"the task '{self.config.task.kind}' does not write piece by piece")
+        of_beams = c.Beam.model_fields.keys() - c.Rules.model_fields.keys() - {"kind"}
+        if useless := sorted(set(settings or {}) & of_beams):
+            raise ConfigError(f"decode.{useless[0]} has no part in writing piece by piece")
+        return self.request(settings=settings)
 
     def compare(
         self,
@@ -215,24 +212,9 @@ class Run:
         """For each source of these files the best output of all, beside what beams find."""
         if not isinstance(self.task, GeneratingTask) or not isinstance(self.network, Generator):
             raise ConfigError(f"the task '{self.config.task.kind}' does not search")
-        if budget < 1:
-            raise ConfigError(f"a budget of {budget}: exact search needs at least 1 step")
-        if order not in ("depth", "best"):
-            raise ConfigError(f"no order '{order}'; choose one of depth, best")
-        unlike = {"sample", "risk", "groups", "coverage", "complete"}
-        if useless := sorted(set(settings or {}) & unlike):
-            raise ConfigError(f"decode.{useless[0]}: exact search is compared with plain beams")
-        plain = {key: getattr(c.Decode(), key) for key in unlike}
-        request = self.request(settings=plain | dict(settings or {}))
-        rows = list(self._examples(data))
-        yield from compare(
-            self.task,
-            self.network,
-            rows,
-            request,
-            budget=budget,
-            order="best" if order == "best" else "depth",
-        )
+        changes = dict(settings or {}) | {"budget": budget, "order": order}
+        request = self._request(Request(c.exact_decode(self.config.decode, changes)))
+        yield from compare(self.task, self.network, list(self._examples(data)), request)
 
     def export(self, folder: str | os.PathLike[str] | None = None) -> Path:
         """Write the model as CTranslate2 reads it; inside the run, predictions use it there."""
@@ -244,7 +226,8 @@ class Run:
         """Refuse a prefix that no answer can begin with."""
         if not isinstance(self.task, GeneratingTask):
             raise ConfigError(f"the task '{self.config.task.kind}' writes nothing: no prefix")
-        if UNK in self.task.output.encode([prefix])[0]:
+        output = self.task.output
+        if output.specials.unk in output.encode([prefix])[0]:
             raise ConfigError(f"the prefix {prefix!r} holds what the model has no token for")
 
     def reads(self, path: str | os.PathLike[str]) -> bool:
@@ -279,24 +262,24 @@ class Run:
         if data:
             rows = list(self._examples(data))
             self._check_labels(rows)
-            corpus, examples_ = self.task.encode(rows), rows
+            corpus = self.task.encode(rows)
         else:
             found = reopen(self.config, self.folder)
-            corpus, examples_ = found.dev, list(found.dev_examples)
+            corpus, rows = found.dev, list(found.dev_examples)
             check_ids(self.task, corpus, self.folder)
         request = self.request(settings=settings, others=others)
         if isinstance(self.task, Translate) and isinstance(self.network, Generator):
-            said = [one.text for one in self.stream(references_of(examples_), request)]
-            loss = self.task.mean_loss(self.network, corpus, len(examples_))
-            return {"loss": loss} | self.task.measured(examples_, said)
-        changed = _changed(self.config.decode, request.decode) - HOW_FAST
-        if others or changed or request.decode.engine == "ctranslate2":
+            answer = partial(self._answers, request=request)
+            return self.task.evaluate_answers(self.network, corpus, rows, answer)
+        own, decode = self.config.decode, request.decode
+        same = own.model_copy(update={"int8": decode.int8, "engine": decode.engine})
+        if others or decode != same or decode.engine == "ctranslate2":
             raise ConfigError(
                 f"the task '{self.config.task.kind}' is measured without a search: of the settings "
                 "only --int8 has a part in it"
             )
-        network = quantised(self.network) if request.decode.int8 else self.network
-        return self.task.evaluate(network, corpus, examples_, quick=False)
+        network = self.engines.packed(int8=True) if decode.int8 else self.network
+        return self.task.evaluate(network, corpus, rows, quick=False)
 
     def score(self, *data: str | os.PathLike[str]) -> Iterator[tuple[float, int]]:
         """For each example of these files log p(target | source), and of how many tokens."""
@@ -338,12 +321,10 @@ def load(folder: str | os.PathLike[str], device: Device = "auto") -> Run:
     except (RuntimeError, MemoryError) as error:
         raise CheckpointError(f"{folder}: {str(error).partition(chr(10))[0]}") from None
     files.load_weights(folder / "model.safetensors", network)
+    if device == "auto" and config.decode.int8:  # 8-bit weights are for a CPU
+        device = "cpu"
     network.to(choose_device(device)).eval()
     return Run(folder, config, task, network)
-
-
-def _changed(old: c.Decode, new: c.Decode) -> set[str]:
-    return {key for key in c.Decode.model_fields if getattr(old, key) != getattr(new, key)}
 
 
 def _in_order(queries: list[Query], pending: Pending) -> Iterator[Prediction]:

@@ -291,7 +291,7 @@ def _language(seen: Survey) -> dict[str, Any]:
             "warmup": 100,
         }
         | _length(size // 50, most=40, scale=3000),
-        "decode": {"width": 1, "max_len": 200},
+        "decode": {"kind": "beam", "width": 1},
     }
 
 

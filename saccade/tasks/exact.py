@@ -4,13 +4,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from saccade import config as c
 from saccade.data.lines import Example
-from saccade.decoding.exact import Order, exact_search
+from saccade.decoding.exact import exact_search
 from saccade.decoding.search import Hypothesis, Length, beam_search
 from saccade.models.networks import Generator
-from saccade.tasks.generate import TOO_LONG, GeneratingTask
+from saccade.tasks.generate import NOTHING, GeneratingTask
 from saccade.tasks.task import Query, Request
-from saccade.text.vocab import EOS
 
 WIDTHS = (1, 2, 5, 10, 50)
 SAME = 1e-4  # scores that differ by less are the same
@@ -44,25 +44,25 @@ def compare(
     network: Generator,
     examples: Sequence[Example],
     request: Request,
-    *,
-    budget: int,
-    order: Order = "depth",
     widths: Sequence[int] = WIDTHS,
 ) -> Iterator[Compared]:
-    """Each line's optimum beside the beams', one at a time; a source given twice counts once."""
+    """Each line's optimum beside the beams', one at a time; a source given twice counts once.
+
+    The search of the request is `exact`.
+    """
+    request, decode = task.with_permitted(request), request.decode
+    assert isinstance(decode, c.Exact)
     references: dict[tuple[str, ...], list[str]] = {}
     for example in examples:
         references.setdefault(example.source, []).extend(map(str, example.references))
-    length = Length(request.decode.length, request.decode.alpha)
+    length = Length(decode.length, decode.alpha)
     for number, (source, accepted) in enumerate(references.items()):
-        query = Query(source, number)
-        (row,) = task.rows([query])
-        limit = task.limit(row, request.decode)
-        if limit < 0:
-            yield _passed_over(accepted, TOO_LONG)
+        (query,) = task.encode_queries([Query(source, number)], request)
+        if query.problem:
+            yield _passed_over(accepted, query.problem)
             continue
-        begun = task.begin(network, [query], request)
-        common: dict[str, Any] = {"end": EOS, "length": length}
+        begun, limit = task.begin(network, [query], request), query.limit
+        common: dict[str, Any] = {"end": task.output.specials.eos, "length": length}
         beams: dict[int, Hypothesis] = {}
         for width in widths:
             (found,) = beam_search(
@@ -71,22 +71,22 @@ def compare(
             if found:
                 beams[width] = found[0]
         if len(beams) < len(widths):
-            yield _passed_over(accepted, "nothing can be said under the constraints")
+            yield _passed_over(accepted, NOTHING)
             continue
         optimum = exact_search(
             begun.step,
             begun.state,
             begun.first,
             limit=limit,
-            budget=budget,
-            order=order,
+            budget=decode.budget,
+            order=decode.order,
             known=max(beams.values(), key=lambda one: one.value),
             **common,
         )
         best = optimum.best
         assert best is not None
         texts = task.output.decode(
-            [task.written(row, one.tokens) for one in (best, *beams.values())]
+            [task.written(query.rows[0], one.tokens) for one in (best, *beams.values())]
         )
         yield Compared(
             tuple(accepted),

@@ -1,10 +1,9 @@
-"""What `translate` and `model` share: teacher forcing, search with a decoder, and its results."""
+"""What the tasks that write text share: a search with a decoder, and its results as text."""
 
 import sys
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -22,6 +21,7 @@ from saccade.decoding.sample import draw, sample
 from saccade.decoding.search import (
     Hypothesis,
     Length,
+    Pick,
     Step,
     beam_search,
     greedy,
@@ -35,7 +35,7 @@ from saccade.errors import ConfigError, DataError
 from saccade.metrics.text import similarity
 from saccade.models.decoders import Decoder, RecurrentDecoder, TransformerDecoder
 from saccade.models.networks import Generator, shifted
-from saccade.nn.padded import Padded
+from saccade.nn.padded import Padded, pad
 from saccade.nn.state import repeat, select
 from saccade.tasks.task import (
     Member,
@@ -48,12 +48,22 @@ from saccade.tasks.task import (
     in_batches,
 )
 from saccade.text.tokenizers import Tokenizer
-from saccade.text.vocab import BOS, EOS, PAD, SEP, UNK
 
-SILENT = (PAD, UNK, BOS, SEP)  # what is no text is never said
 ALTERNATIVES = 5  # shown beside a token
+DRAWS = 1 << 20  # at most, of one input: each has a random key of its own
 TOO_LONG = "longer than the model's positions: shorten it"
 UNKNOWN = "its prefix holds what the model has no token for"
+NOTHING = "nothing can be said under the constraints"
+
+
+class EncodedQuery(NamedTuple):
+    """A query as ids: tokenised once, for all that is done with it."""
+
+    number: int  # among the inputs
+    rows: tuple[list[int], ...]  # as the network reads it, then as each ensemble member does
+    prefix: list[int]  # how the answer has to begin
+    limit: int  # tokens that an answer may have
+    problem: str  # why there can be no answer
 
 
 class Found(NamedTuple):
@@ -73,7 +83,7 @@ class Begun(NamedTuple):
     plain: Step  # the models' own
     plain_state: Any
     first: Tensor  # (B,)
-    attention: nn.Module | None  # to the source
+    reweighted: bool  # whether the step's scores are not the models' own log-probabilities
 
 
 class GeneratingTask(Task):
@@ -91,12 +101,12 @@ class GeneratingTask(Task):
         """The decoder's state after reading these rows, and the token it goes on from."""
 
     @abstractmethod
-    def room(self, row: Sequence[int]) -> int:
+    def positions_left(self, row: Sequence[int]) -> int:
         """For how many tokens there are positions after this row; below 0: it is too long."""
 
-    def limit(self, row: Sequence[int], decode: c.Decode) -> int:
+    def limit(self, row: Sequence[int], decode: c.Limits) -> int:
         """How many tokens an answer to this row may have; less than 0 if it is too long to read."""
-        return min(decode.max_len, self.room(row))
+        return min(decode.max_len, self.positions_left(row))
 
     @abstractmethod
     def written(self, row: Sequence[int], tokens: Sequence[int]) -> list[int]:
@@ -122,26 +132,59 @@ class GeneratingTask(Task):
     def predict(
         self, network: Generator, queries: Sequence[Query], request: Request
     ) -> list[Prediction]:
-        return self.to_text(self.rows(queries), self.search(network, queries, request), request)
+        request = self.with_permitted(request)
+        encoded = self.encode_queries(queries, request)
+        return self.to_text(encoded, self.search(network, encoded, request), request)
+
+    def with_permitted(self, request: Request) -> Request:
+        """The request with the permitted outputs of `decode.only`, if they are not read yet."""
+        if not request.decode.only or request.permitted is not None:
+            return request
+        return replace(request, permitted=permitted(request.decode.only, self.output))
+
+    def encode_queries(self, queries: Sequence[Query], request: Request) -> list[EncodedQuery]:
+        """The queries as ids, for this task's network and for all that decide with it."""
+        check_members(self, request)
+        rows, limits = self.rows(queries), []
+        for row in rows:
+            limits.append(self.limit(row, request.decode))
+        read: list[tuple[list[int], ...]] = [(row,) for row in rows]
+        for member in request.others:
+            theirs = member.task.rows(queries)
+            limits = [
+                min(limit, member.task.positions_left(row))
+                for limit, row in zip(limits, theirs, strict=True)
+            ]
+            read = [(*some, row) for some, row in zip(read, theirs, strict=True)]
+        if request.model is not None:
+            most = positions_of(request.model.task.config.decoder) - 1
+            limits = [min(limit, most) for limit in limits]
+        prefixes: list[list[int]] = [[] for _ in queries]
+        if any(query.prefix for query in queries):
+            prefixes = self.output.encode([query.prefix for query in queries])
+        problems = [
+            UNKNOWN if self.output.specials.unk in prefix else TOO_LONG if limit < 0 else ""
+            for prefix, limit in zip(prefixes, limits, strict=True)
+        ]
+        numbers = [query.number for query in queries]
+        columns = zip(numbers, read, prefixes, limits, problems, strict=True)
+        return [EncodedQuery(*column) for column in columns]
 
     def to_text(
-        self, rows: Sequence[list[int]], found: Sequence[Found], request: Request
+        self, encoded: Sequence[EncodedQuery], found: Sequence[Found], request: Request
     ) -> list[Prediction]:
-        """What was found about each row as text."""
-        texts = self.output.decode(
-            [
-                self.written(row, hypothesis.tokens)
-                for row, answer in zip(rows, found, strict=True)
-                for hypothesis in answer.hypotheses
-            ]
-        )
-        supply, predictions = iter(texts), []
+        """What was found about each query as text."""
+        said = []
+        for query, answer in zip(encoded, found, strict=True):
+            for hypothesis in answer.hypotheses:
+                said.append(self.written(query.rows[0], hypothesis.tokens))
+        supply, predictions = iter(self.output.decode(said)), []
         for answer in found:
             ranked = [(next(supply), hypothesis.score) for hypothesis in answer.hypotheses]
             if not ranked:
                 predictions.append(Prediction("", 0.0, problem=answer.problem))
                 continue
-            if request.decode.risk != "off":
+            if isinstance(request.decode, c.Risk) and request.decode.risk != "off":
                 ranked = self._least_risk(ranked, request.decode)
             ranked = ranked[: request.nbest]
             (text, score), *others = ranked
@@ -151,52 +194,42 @@ class GeneratingTask(Task):
         return predictions
 
     def _least_risk(
-        self, ranked: list[tuple[str, float]], decode: c.Decode
+        self, ranked: list[tuple[str, float]], decode: c.Risk
     ) -> list[tuple[str, float]]:
         """The candidates again, the one nearest to all others first."""
         name = getattr(self.config.task, "metric", "chrf") if decode.risk == "metric" else ""
         unit: Literal["char", "token"] = "char" if self.output.config.kind == "char" else "token"
         utility = similarity(name or decode.risk, unit)
-        weights = [0.0 if decode.sample else score for _, score in ranked]
+        # samples come as often as they are likely: each counts the same
+        weights = [0.0 if isinstance(decode, c.Sample) else score for _, score in ranked]
         order = least_risk([text for text, _ in ranked], weights, utility)
         return [ranked[i] for i in order]
 
-    def search(self, network: Generator, queries: Sequence[Query], request: Request) -> list[Found]:
+    def search(
+        self, network: Generator, encoded: Sequence[EncodedQuery], request: Request
+    ) -> list[Found]:
         """For each query its hypotheses, the best first."""
-        decode = request.decode
-        check_members(self, request)
-        rows, prefixes = self.rows(queries), self._prefixes(queries)
-        limits = [self.limit(row, decode) for row in rows]
-        for task, _ in request.others:
-            rooms = map(task.room, task.rows(queries))
-            limits = [min(pair) for pair in zip(limits, rooms, strict=True)]
-        if request.model is not None:
-            room = positions_of(request.model.task.config.decoder) - 1
-            limits = [min(limit, room) for limit in limits]
-        problems = {i: TOO_LONG for i, limit in enumerate(limits) if limit < 0}
-        problems |= {i: UNKNOWN for i, prefix in enumerate(prefixes) if UNK in prefix}
-        fine = [i for i in range(len(queries)) if i not in problems]
+        fine = [i for i, query in enumerate(encoded) if not query.problem]
 
         def work(some: list[int]) -> list[Found]:
-            begun = self.begin(network, [queries[i] for i in some], request)
-            few = [limits[i] for i in some]
-            return answer(begun, few, request, [queries[i].number for i in some], self.output)
+            batch = [encoded[i] for i in some]
+            return answer(self.begin(network, batch, request), batch, request, self.output)
 
-        each = decode.candidates if decode.risk != "off" else decode.width
-        budget = max(1, decode.batch_tokens // max(request.nbest, each))
-        lengths = [len(rows[i]) + len(prefixes[i]) for i in fine]
+        budget = max(1, request.decode.batch_tokens // hypotheses_of(request))
+        lengths = [len(encoded[i].rows[0]) + len(encoded[i].prefix) for i in fine]
         answers = in_batches(fine, lengths, budget, work, equal=self.equal)
         ready = dict(zip(fine, answers, strict=True))
-        return [ready.get(i) or Found([], problems[i]) for i in range(len(queries))]
+        return [ready.get(i) or Found([], query.problem) for i, query in enumerate(encoded)]
 
-    def begin(self, network: Generator, queries: Sequence[Query], request: Request) -> Begun:
-        """What the network, and those that speak with it, make of these queries before a token."""
-        decode = request.decode
-        parts = []
+    def begin(self, network: Generator, encoded: Sequence[EncodedQuery], request: Request) -> Begun:
+        """What the network, and those that decide with it, make of queries before a token."""
+        request = self.with_permitted(request)
+        decode, parts, special = request.decode, [], self.output.specials
         with torch.inference_mode():
-            for member in (Member(self, network), *request.others):
-                state, first = member.task.start(member.network, member.task.rows(queries))
-                parts.append((steps.stepper(member.network.decoder, SILENT), state))
+            for i, member in enumerate((Member(self, network), *request.others)):
+                rows = [query.rows[i] for query in encoded]
+                state, first = member.task.start(member.network, rows)
+                parts.append((steps.stepper(member.network.decoder, special.silent), state))
             plain, plain_state = parts[0]
             if len(parts) > 1:
                 plain = steps.ensemble([step for step, _ in parts])
@@ -204,140 +237,145 @@ class GeneratingTask(Task):
             step, state = plain, plain_state
             if request.model is not None:
                 fusion_model = request.model.network.decoder
-                step = steps.fuse(step, steps.stepper(fusion_model), decode.model_weight, BOS, EOS)
-                state = (state, fusion_model.start(None, len(queries)))
-        attention = None
-        if decode.coverage:
-            attention = attention_of(network.decoder)
-            step = steps.listening(step, attention)
-        prefixes = self._prefixes(queries)
+                other = steps.stepper(fusion_model)
+                step = steps.fuse(step, other, decode.model_weight, special.bos, special.eos)
+                state = (state, fusion_model.start(None, len(encoded)))
+        if isinstance(decode, c.Beam) and decode.coverage:
+            source = pad([query.rows[0] for query in encoded]).to(first.device)
+            step = steps.with_attention_sum(step, attention_of(network.decoder), source.keep)
+        prefixes = [query.prefix for query in encoded]
         step = steps.prompted(step, prefixes) if any(prefixes) else step
-        return Begun(self._ruled(step, decode), state, plain, plain_state, first, attention)
+        ruled = self._ruled(step, request)
+        drawn = filtered(ruled, decode) if isinstance(decode, c.Sample) else ruled
+        reweighted = (
+            drawn is not ruled or request.model is not None or request.decode.repetition > 1.0
+        )
+        return Begun(drawn, state, plain, plain_state, first, reweighted)
 
-    def _ruled(self, step: Step, decode: c.Decode) -> Step:
+    def _ruled(self, step: Step, request: Request) -> Step:
+        decode, end = request.decode, self.output.specials.eos
         if decode.repetition > 1.0:
             step = steps.repetition(step, decode.repetition)
         if decode.no_repeat:
             step = steps.no_repeat(step, decode.no_repeat)
         if decode.min_len:
-            step = steps.at_least(step, EOS, decode.min_len)
+            step = steps.at_least(step, end, decode.min_len)
         if decode.banned:
             step = steps.avoid(step, self._phrases(decode.banned))
-        if decode.only:
-            step = steps.only(step, EOS, permitted(decode.only, self.output))
-        if decode.sample:
-            step = filtered(step, decode)
+        if request.permitted is not None:
+            step = steps.only(step, end, request.permitted)
         return step
 
     def _phrases(self, banned: Sequence[str]) -> list[list[int]]:
         phrases = self.output.encode(banned)
         for text, ids in zip(banned, phrases, strict=True):
-            if not ids or UNK in ids:
+            if not ids or self.output.specials.unk in ids:
                 raise ConfigError(f"decode.banned: {text!r}: the model has no words for it")
         return phrases
 
-    def _prefixes(self, queries: Sequence[Query]) -> list[list[int]]:
-        """The tokens with which each answer has to begin."""
-        if not any(query.prefix for query in queries):
-            return [[] for _ in queries]
-        return self.output.encode([query.prefix for query in queries])
-
     def stream(self, network: Generator, query: Query, request: Request) -> Iterator[str]:
         """The text of one answer, piece by piece as it comes; greedy, or drawn."""
-        decode = request.decode
-        (row,) = self.rows([query])
-        limit = self.limit(row, decode)
-        if limit < 0:
-            raise DataError(f"input {query.number + 1}: longer than the model's positions")
-        begun = self.begin(network, [query], request)
-        pick = draw(decode.seed, [query.number << 20]) if decode.sample else likeliest
+        request = self.with_permitted(request)
+        decode, number, end = request.decode, query.number, self.output.specials.eos
+        (encoded,) = self.encode_queries([query], request)
+        if encoded.problem:
+            raise DataError(f"input {number + 1}: {encoded.problem}")
+        begun = self.begin(network, [encoded], request)
+        pick: Pick = likeliest
+        if isinstance(decode, c.Sample):
+            pick = draw(decode.seed, [number * DRAWS])
         tokens: list[int] = []
         shown = ""
         for ((_, token, score),) in walk(
-            begun.step, begun.state, begun.first, end=EOS, limits=[limit], pick=pick
+            begun.step, begun.state, begun.first, end=end, limits=[encoded.limit], pick=pick
         ):
             if score == float("-inf"):
-                raise DataError(f"input {query.number + 1}: the constraints allow no way on")
-            tokens += [token] if token != EOS else []
-            text = self.output.decode([self.written(row, tokens)])[0]
-            if text.startswith(shown) and (token == EOS or not text.endswith("\ufffd")):
+                raise DataError(f"input {number + 1}: the constraints allow no way on")
+            tokens += [token] if token != end else []
+            text = self.output.decode([self.written(encoded.rows[0], tokens)])[0]
+            if text.startswith(shown) and (token == end or not text.endswith("\ufffd")):
                 yield text[len(shown) :]
                 shown = text
 
 
+def candidates_of(request: Request) -> int:
+    """How many hypotheses about a query are wanted of its search."""
+    decode = request.decode
+    if isinstance(decode, c.Risk) and decode.risk != "off":
+        return decode.candidates
+    return request.nbest
+
+
+def hypotheses_of(request: Request) -> int:
+    """How many hypotheses about a query a search goes on with at once."""
+    width = request.decode.width if isinstance(request.decode, c.Beam) else 1
+    return max(width, candidates_of(request))
+
+
 def answer(
-    begun: Begun,
-    limits: Sequence[int],
-    request: Request,
-    numbers: Sequence[int],
-    output: Tokenizer,
+    begun: Begun, encoded: Sequence[EncodedQuery], request: Request, output: Tokenizer
 ) -> list[Found]:
-    """The search that was asked for, from where it begins, for each source of a batch."""
-    decode, (step, state, plain, plain_state, first, attention) = request.decode, begun
-    candidates = decode.candidates if decode.risk != "off" else request.nbest
+    """The search that was asked for, from where it begins, for each query of a batch."""
+    step, state, plain, plain_state, first, _ = begun
+    end = output.specials.eos
+    candidates, limits = candidates_of(request), [query.limit for query in encoded]
     trees: list[Tree] | None = [] if request.details else None
-    if decode.sample:
-        keys = [(number << 20) + i for number in numbers for i in range(candidates)]
-        flat = sample(
-            step,
-            repeat(state, candidates),
-            first.repeat_interleave(candidates),
-            end=EOS,
-            limits=[limit for limit in limits for _ in range(candidates)],
-            seed=decode.seed,
-            keys=keys,
-        )
-        found = [flat[i : i + candidates] for i in range(0, len(flat), candidates)]
-    elif max(decode.width, candidates) == 1 and trees is None:
-        found = [[one] for one in greedy(step, state, first, end=EOS, limits=limits)]
-    else:
-        found = beam_search(
-            step,
-            state,
-            first,
-            end=EOS,
-            width=max(decode.width, candidates),
-            limits=limits,
-            length=Length(decode.length, decode.alpha),
-            nbest=candidates,
-            complete=decode.complete,
-            groups=decode.groups,
-            diversity=decode.diversity,
-            bonus=None if attention is None else steps.coverage(decode.coverage),
-            trees=trees,
-        )
+    match request.decode:
+        case c.Sample() as decode:
+            keys = [query.number * DRAWS + i for query in encoded for i in range(candidates)]
+            flat = sample(
+                step,
+                repeat(state, candidates),
+                first.repeat_interleave(candidates),
+                end=end,
+                limits=[limit for limit in limits for _ in range(candidates)],
+                seed=decode.seed,
+                keys=keys,
+            )
+            found = [flat[i : i + candidates] for i in range(0, len(flat), candidates)]
+        case c.Beam() if hypotheses_of(request) == 1 and trees is None:
+            found = [[one] for one in greedy(step, state, first, end=end, limits=limits)]
+        case c.Beam() as decode:
+            found = beam_search(
+                step,
+                state,
+                first,
+                end=end,
+                width=hypotheses_of(request),
+                limits=limits,
+                length=Length(decode.length, decode.alpha),
+                nbest=candidates,
+                stop_after=decode.stop_after,
+                groups=decode.groups,
+                diversity=decode.diversity,
+                bonus=steps.coverage(decode.coverage) if decode.coverage else None,
+                trees=trees,
+            )
+        case c.Exact():
+            raise AssertionError("exact search is for `compare`")
     found = [[one for one in some if one.score > float("-inf")][:candidates] for some in found]
-    if _weighed(request):
-        found = rescored(plain, plain_state, first, found)
+    if begun.reweighted:
+        found = rescored(plain, plain_state, first, found, end)
     tokens: list[tuple[Token, ...]] = [()] * len(found)
     if request.details:
         tokens = [
-            told(plain, plain_state, first, b, some[0], output) if some else ()
+            token_details(plain, plain_state, first, b, some[0], output) if some else ()
             for b, some in enumerate(found)
         ]
-    nothing = "nothing can be said under the constraints"
     return [
-        Found(some, "" if some else nothing, tokens[b], trees[b] if trees else None)
+        Found(some, "" if some else NOTHING, tokens[b], trees[b] if trees else None)
         for b, some in enumerate(found)
     ]
 
 
-def _weighed(request: Request) -> bool:
-    """Whether the search's scores are not the models' own log-probabilities."""
-    decode = request.decode
-    filters = (decode.temperature, decode.top_k, decode.top_p, decode.min_p, decode.typical)
-    drawn = decode.sample and filters != (1.0, None, 1.0, 0.0, 1.0)
-    return decode.repetition > 1.0 or request.model is not None or drawn
-
-
 def rescored(
-    step: Step, state: Any, first: Tensor, found: list[list[Hypothesis]]
+    step: Step, state: Any, first: Tensor, found: list[list[Hypothesis]], end: int
 ) -> list[list[Hypothesis]]:
     """The same hypotheses with their log-probabilities under another step, by forced decoding."""
     rows = [b for b, some in enumerate(found) for _ in some]
     if not rows:
         return found
-    texts = [torch.tensor([*one.tokens, EOS]) for some in found for one in some]
+    texts = [torch.tensor([*one.tokens, end]) for some in found for one in some]
     lengths = torch.tensor([len(text) for text in texts])
     padded = nn.utils.rnn.pad_sequence(texts, batch_first=True).to(first.device)
     index = torch.tensor(rows, device=first.device)
@@ -347,12 +385,12 @@ def rescored(
     return [[Hypothesis(one.tokens, next(scores), one.value) for one in some] for some in found]
 
 
-def told(
+def token_details(
     step: Step, state: Any, first: Tensor, b: int, best: Hypothesis, output: Tokenizer
 ) -> tuple[Token, ...]:
     """Each token of a hypothesis, with its log-probability and the likeliest in its place."""
     row = torch.tensor([b], device=first.device)
-    ids = [*best.tokens, EOS]
+    ids = [*best.tokens, output.specials.eos]
     tokens = torch.tensor([ids], device=first.device)
     log_probs, values, places = preferred(
         step, select(state, row), tokens, first[row], ALTERNATIVES
@@ -366,8 +404,8 @@ def told(
     )
 
 
-def filtered(step: Step, decode: c.Decode) -> Step:
-    """The step from which is drawn: a temperature first, then the filters."""
+def filtered(step: Step, decode: c.Sample) -> Step:
+    """The step from which is drawn: a temperature first, then the filters; itself with none."""
     if decode.temperature != 1.0:
         step = steps.tempered(step, decode.temperature)
     if decode.top_k is not None:
@@ -407,7 +445,6 @@ def check_members(task: GeneratingTask, request: Request) -> None:
             )
 
 
-@lru_cache(maxsize=4)
 def permitted(path: str, output: Tokenizer) -> list[list[int]]:
     """The permitted outputs of a file as ids; those that the model cannot write are left out."""
     texts = []
@@ -418,7 +455,8 @@ def permitted(path: str, output: Tokenizer) -> list[list[int]]:
             texts.append(row)
     except FileError as error:
         raise DataError(str(error.defect)) from None
-    ids = [row for row in output.encode([t for t in texts if t.strip()]) if UNK not in row]
+    unk, encoded = output.specials.unk, output.encode([t for t in texts if t.strip()])
+    ids = [row for row in encoded if unk not in row]
     if not ids:
         raise ConfigError(f"decode.only: {Path(path)}: the model can write none of its lines")
     return ids

@@ -124,7 +124,7 @@ class LanguageModel(GeneratingTask):
             _, state = network.decoder(tokens[:, :-1], state)
         return state, tokens[:, -1]
 
-    def room(self, row: Sequence[int]) -> int:
+    def positions_left(self, row: Sequence[int]) -> int:
         return positions_of(self.config.decoder) - len(row)
 
     def written(self, row: Sequence[int], tokens: Sequence[int]) -> list[int]:

@@ -40,12 +40,13 @@ class Query(NamedTuple):
 class Request:
     """What is wanted of a prediction."""
 
-    decode: c.Decode
+    decode: c.Decode | c.Exact
     nbest: int = 1
     scored: bool = True  # where only the text is wanted, greedy search is faster without
     details: bool = False  # each token's log-probability and alternatives, and the beam's tree
     others: tuple["Member", ...] = ()  # to decide together with
-    model: "Member | None" = None  # a language model to listen to
+    model: "Member | None" = None  # a language model for shallow fusion
+    permitted: Sequence[list[int]] | None = None  # the outputs in the file decode.only, once read
 
 
 class Member(NamedTuple):

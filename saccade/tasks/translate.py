@@ -1,6 +1,7 @@
 """Translate: text to text of any kind. Letters to phones, German to English, wrong to right."""
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,7 +17,7 @@ from saccade.metrics import text as metrics
 from saccade.models.networks import Generator
 from saccade.nn.padded import pad
 from saccade.tasks.generate import GeneratingTask, positions_of
-from saccade.tasks.task import Query, Request, Source, device_of
+from saccade.tasks.task import Prediction, Query, Request, Source, device_of
 from saccade.text.tokenizers import Tokenizer
 
 
@@ -29,6 +30,8 @@ class Translate(GeneratingTask):
         self.settings = config.task
         self.source = source
         self.output = target.tokenizer
+        self.source_positions = positions_of(config.encoder)
+        self.target_positions = positions_of(config.decoder)
 
     @property
     def metric(self) -> str:
@@ -61,9 +64,21 @@ class Translate(GeneratingTask):
     ) -> dict[str, float]:
         decode = self.config.decode
         if quick:  # the best model is much the same by any search
-            decode = decode.model_copy(update={"width": 1, "groups": 1, "risk": "off"})
+            greedy = {"width": 1, "groups": 1} if isinstance(decode, c.Beam) else {}
+            decode = decode.model_copy(update=greedy | {"risk": "off"})
+        answer = partial(self.predict, network, request=Request(decode))
+        return self.evaluate_answers(network, corpus, examples, answer)
+
+    def evaluate_answers(
+        self,
+        network: Generator,
+        corpus: Corpus,
+        examples: Sequence[Example],
+        answer: Callable[[list[Query]], Iterable[Prediction]],
+    ) -> dict[str, float]:
+        """The loss, and the metrics of what `answer` says to each different source."""
         queries = [Query(source, number) for number, source in enumerate(references_of(examples))]
-        texts = [found.text for found in self.predict(network, queries, Request(decode))]
+        texts = [found.text for found in answer(queries)]
         loss = self.mean_loss(network, corpus, len(examples))
         return {"loss": loss} | self.measured(examples, texts)
 
@@ -104,13 +119,12 @@ class Translate(GeneratingTask):
         state = network.decoder.start(network.encode((source,)), len(rows))
         return state, torch.full((len(rows),), self.output.specials.bos, device=device)
 
-    def room(self, row: Sequence[int]) -> int:
-        if len(row) > positions_of(self.config.encoder):
-            return -1
-        return positions_of(self.config.decoder) - 1
+    def positions_left(self, row: Sequence[int]) -> int:
+        return -1 if len(row) > self.source_positions else self.target_positions - 1
 
-    def limit(self, row: Sequence[int], decode: c.Decode) -> int:
-        return min(super().limit(row, decode), 10 + int(len(row) * decode.max_ratio))
+    def limit(self, row: Sequence[int], decode: c.Limits) -> int:
+        longest = min(decode.max_len, 10 + int(len(row) * decode.max_ratio))
+        return min(longest, self.positions_left(row))
 
     def written(self, row: Sequence[int], tokens: Sequence[int]) -> list[int]:
         return list(tokens)

@@ -59,8 +59,8 @@ class Tokenizer:
     def train(cls, config: c.Tokenizer, lines: Iterable[str]) -> Self:
         """A tokenizer with the vocabulary of `lines`, which are read once and not kept.
 
-        Words (word) or characters (char, bpe, unigram) rarer than `min_count` are UNK, and so are
-        the rarest where `size` leaves no room. Pieces of bpe and bytes occur at least twice.
+        Words (word) or characters (char, bpe, unigram) rarer than `min_count` are unknown, and so
+        are the rarest where `size` leaves no room. Pieces of bpe and bytes occur at least twice.
         """
         room = config.size - len(SPECIALS) - (255 if config.kind == "bytes" else 0)
         if room < 1:
@@ -78,7 +78,7 @@ class Tokenizer:
 
         trained = _train(config, stream(), counts)
         if config.kind == "word":
-            for name in SPECIALS:  # so that WikiText's own "<unk>" is UNK, not a word
+            for name in SPECIALS:  # so that WikiText's own "<unk>" is unknown, not a word
                 del counts[name]
         frequent = [unit for unit, n in counts.items() if n >= config.min_count]
         frequent.sort(key=lambda unit: (-counts[unit], unit))
@@ -165,7 +165,7 @@ class Tokenizer:
         ]
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
-        """The text of each row of ids; PAD, BOS, EOS and SEP are left out, UNK is "<unk>"."""
+        """The text of each row of ids; specials are left out, but for "<unk>"."""
         dropped = {*self.specials} - {self.specials.unk}
         rows = ([self._pieces[i] for i in row if i not in dropped] for row in ids)
         match self.config.kind:

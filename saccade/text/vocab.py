@@ -21,8 +21,10 @@ class Specials(NamedTuple):
     eos: int = 3
     sep: int = 4
 
-
-PAD, UNK, BOS, EOS, SEP = Specials()
+    @property
+    def silent(self) -> tuple[int, ...]:
+        """Those that a model never says: all but the end."""
+        return self.pad, self.unk, self.bos, self.sep
 
 
 class Inventory(NamedTuple):

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+import saccade
+from saccade.runs import run as runs
 from tests.cli.conftest import refused
 
 
@@ -83,6 +85,28 @@ def test_a_stream_is_the_greedy_answer(run: Path, words: Path, call) -> None:
     stuck = call("predict", run, words, "--stream", "--set", "decode.min_len=300")
     assert stuck.code == 2
     assert "input 1: the constraints" in stuck.err
+
+
+def test_a_stream_loads_a_language_model_once(
+    run: Path, words: Path, tmp_path: Path, call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mono.txt").write_text("abcd\ndcba\n" * 30)
+    settings = {"task.vocabulary": str(run / "target.json"), "train.steps": 2, "decoder.dim": 16}
+    model = tmp_path / "lm"
+    saccade.train(tmp_path / "mono.txt", task="language", out=model, settings=settings, quiet=True)
+    loaded, load = [], runs.load
+
+    def counted(folder, *more):
+        loaded.append(Path(folder))
+        return load(folder, *more)
+
+    monkeypatch.setattr(runs, "load", counted)
+    done = call("predict", run, words, "--stream", "--set", f"decode.model={model}")
+    assert done.code == 0, done.err
+    assert (
+        done.out == call("predict", run, words, "--width", 1, "--set", f"decode.model={model}").out
+    )
+    assert loaded == [run, model] * 2
 
 
 def test_engines_agree(run: Path, fast: Path, words: Path, call) -> None:

@@ -207,6 +207,12 @@ def test_a_run_is_not_overwritten(run: Path, call) -> None:
         ("--set decode.alpha=nan", "decode.alpha"),
         ("--set decode.temprature=2", "did you mean 'temperature'"),
         ("--set decode.groups=3", "evenly"),
+        (
+            "--set decode.temperature=0.7",
+            "decode.temperature belongs to decode.kind = 'sample' (add --sample)",
+        ),
+        ("--sample --width 3", "decode.width belongs to decode.kind = 'beam' (leave out --sample)"),
+        ("--set decode.kind=exact", "choose one of beam, sample"),
         ("--set train.steps=3", "only keys of decode"),
         ("--engine onnx", "choose one of auto, torch, ctranslate2"),
         ("--engine ctranslate2", "recurrent"),

@@ -32,7 +32,8 @@ def keys_of(task: str) -> list[tuple[str, ...]]:
             if name == "kind":
                 continue
             inner = models_in(field.annotation)
-            chosen = BASE[task].get(name, {}).get("kind") if not path else None
+            kinds = BASE[task] | {"decode": {"kind": "beam"}}
+            chosen = kinds.get(name, {}).get("kind") if not path else None
             wanted = task if name == "task" and not path else chosen
             some = [one for one in inner if not kind_of(one) or kind_of(one) == wanted]
             if inner and not path and name in ("encoder", "decoder", "head") and not chosen:

@@ -1,38 +1,17 @@
 """What a request does to predictions: settings, prefixes, ensembles, risk, details, engines."""
 
-import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from saccade.data.lines import Example
 from saccade.errors import ConfigError, DataError
 from saccade.metrics.text import similarity
 from saccade.runs.run import Run
 from saccade.tasks.generate import GeneratingTask
-from saccade.tasks.task import Prediction
-from saccade.text.vocab import BOS, PAD, SEP, UNK
-from tests.tasks.test_tasks import SOURCES, small_task
-
-TEXTS = [source[0] for source in SOURCES["translate"]] * 9
-TORCH = {"engine": "torch", "workers": 1}
-
-
-def small_run(folder: Path, decoder: str = "transformer", **more: Any) -> Run:
-    folder.mkdir(exist_ok=True)
-    kind = more.pop("kind", "translate")
-    encoder = more.pop("encoder", "lstm")
-    task, network = small_task(kind, folder, encoder, decoder, **more)
-    with torch.no_grad():  # a trained model does not say what is no text
-        network.decoder.output.bias[[PAD, UNK, BOS, SEP]] = -30.0
-    return Run(folder, task.config, task, network)
-
-
-def said(found: list[Prediction]) -> list[str]:
-    return [one.text for one in found]
+from tests.small_runs import TEXTS, TORCH, said, small_run
 
 
 @pytest.fixture
@@ -54,7 +33,7 @@ def run(tmp_path: Path) -> Run:
         {"no_repeat": 2, "repetition": 1.5, "min_len": 2},
         {"risk": "chrf", "candidates": 4},
         {"risk": "metric", "candidates": 4, "sample": True},
-        {"complete": 2},
+        {"stop_after": 2},
     ],
     ids=str,
 )
@@ -74,15 +53,6 @@ def test_every_score_is_the_models_own_and_batches_change_nothing(
     assert said(few) == said(found)
 
 
-def test_workers_find_what_one_process_finds(run: Run) -> None:
-    for settings in ({}, {"sample": True}):
-        here = run.predict(TEXTS, settings=TORCH | settings)
-        there = run.predict(TEXTS, settings=TORCH | settings | {"workers": 2})
-        assert said(here) == said(there)
-        for one, other in zip(here, there, strict=True):
-            assert one.score == pytest.approx(other.score, abs=1e-4)
-
-
 def test_outputs_come_in_the_order_of_inputs(run: Run) -> None:
     texts = ["abcdab", "", "d", "abc", "   ", "cc", "abcd"] * 8
     for settings in (TORCH, TORCH | {"workers": 2}, TORCH | {"batch_tokens": 9}):
@@ -90,11 +60,6 @@ def test_outputs_come_in_the_order_of_inputs(run: Run) -> None:
         assert said(run.predict(texts[::-1], settings=settings)) == forward[::-1]
         assert [bool(text.strip()) for text in texts] == [bool(text) for text in forward]
         assert said(list(run.stream(texts, run.request(settings=settings), at_once=3))) == forward
-
-
-def test_a_mistake_in_a_worker_is_the_users_to_read(run: Run) -> None:
-    with pytest.raises(ConfigError, match="no words for it"):
-        run.predict(["abc"] * 3, settings=TORCH | {"workers": 2, "banned": ["日本"]})
 
 
 def test_a_prefix_that_cannot_be_said_costs_its_own_line_alone(run: Run) -> None:
@@ -147,6 +112,16 @@ def test_outputs_keep_to_a_list(run: Run, tmp_path: Path) -> None:
         run.predict(["abc"], settings=TORCH | {"only": str(tmp_path / "none.txt")})
     with pytest.raises(DataError, match=r"missing\.txt"):
         run.predict(["abc"], settings=TORCH | {"only": str(tmp_path / "missing.txt")})
+
+
+def test_a_list_that_was_edited_is_read_again(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "list.txt"
+    for words in ("ab\n", "ba\n"):
+        path.write_text(words)
+        for workers in (1, 2):
+            settings = TORCH | {"only": str(path), "workers": workers}
+            assert said(run.predict(["abc", "d"], settings=settings)) == [words.strip()] * 2
+    run.close()
 
 
 def test_what_cannot_be_said_leaves_its_line_empty(run: Run, tmp_path: Path) -> None:
@@ -309,89 +284,6 @@ def test_exact_search_reports_both_kinds_of_error(run: Run, tmp_path: Path) -> N
         list(run.compare([tmp_path / "some.tsv"], budget=0))
 
 
-# --- engines --------------------------------------------------------------------------------------
-
-FAST = [
-    ("transformer", "transformer"),
-    ("transformer_post", "transformer_post"),
-    ("transformer_learned", "transformer_learned"),
-    ("transformer", "transformer_none"),
-    ("transformer", "transformer_rotary"),
-]
-
-
-@pytest.mark.parametrize(("encoder", "decoder"), FAST)
-def test_ctranslate2_says_what_torch_says(encoder: str, decoder: str, tmp_path: Path) -> None:
-    pytest.importorskip("ctranslate2")
-    run = small_run(tmp_path, decoder, encoder=encoder)
-    for settings in ({}, {"width": 1}, {"length": "none"}, {"alpha": 0.6}, {"max_len": 6}):
-        settings |= {"complete": 5}  # weights that have learned nothing are never sure
-        ours = run.predict(TEXTS, settings=TORCH | settings)
-        theirs = run.predict(TEXTS, settings={"engine": "ctranslate2"} | settings)
-        same = [a.text == b.text for a, b in zip(ours, theirs, strict=True)]
-        assert sum(same) >= 0.9 * len(same)
-        for one, other in zip(ours, theirs, strict=True):
-            if one.text == other.text:
-                assert one.score == pytest.approx(other.score, abs=1e-3)
-
-
-@pytest.mark.parametrize("decoder", ["transformer", "transformer_rotary", "transformer_post"])
-def test_ctranslate2_completes_what_torch_completes(decoder: str, tmp_path: Path) -> None:
-    pytest.importorskip("ctranslate2")
-    run = small_run(tmp_path, decoder, kind="language")
-    texts = ["ab", "c", "abcda", "b d"] * 3
-    for width in (1, 4):
-        stop = {"complete": width, "max_len": 20}
-        ours = run.predict(texts, width, settings=TORCH | stop)
-        theirs = run.predict(texts, width, settings={"engine": "ctranslate2"} | stop)
-        assert said(ours) == said(theirs)
-
-
-def test_an_engine_that_cannot_serve_says_why(tmp_path: Path, run: Run) -> None:
-    with pytest.raises(ConfigError, match="recurrent"):
-        run.predict(["abc"], settings={"engine": "ctranslate2"})
-    fast = small_run(tmp_path / "fast", encoder="transformer")
-    with pytest.raises(ConfigError, match=r"decode\.sample"):
-        fast.predict(["abc"], settings={"engine": "ctranslate2", "sample": True})
-    with pytest.raises(ConfigError, match="details"):
-        fast.predict(["abc"], settings={"engine": "ctranslate2"}, details=True)
-    assert fast.predict(["abc"], settings={"sample": True})[0].text is not None
-
-
-@pytest.mark.parametrize("decoder", ["transformer", "lstm_concat_cell", "gru_additive_cell"])
-def test_eight_bits_are_near_the_whole(decoder: str, tmp_path: Path) -> None:
-    from saccade.nn.packed import quantised
-
-    run = small_run(tmp_path, decoder, encoder="transformer")
-    small = quantised(run.network)
-    rows = [Example((text,), "abca") for text in TEXTS[:5]]
-    for (ours, _), (theirs, _) in zip(
-        run.task.score(run.network, rows), run.task.score(small, pairs), strict=True
-    ):
-        assert theirs == pytest.approx(ours, abs=0.05 * abs(ours) + 0.3)
-        assert theirs != ours
-    found = run.predict(TEXTS, settings=TORCH | {"int8": True})
-    assert len(found) == len(TEXTS)
-    assert isinstance(next(run.network.parameters()), torch.Tensor)
-
-
-@pytest.mark.parametrize("decoder", ["transformer", "lstm_concat_cell", "gru_additive_cell"])
-def test_packed_weights_say_the_same(decoder: str, tmp_path: Path) -> None:
-    from saccade.nn.packed import packed
-
-    run = small_run(tmp_path, decoder, encoder="transformer")
-    rows = [Example((text,), "abca") for text in TEXTS]
-    for count in (1, 2, 5):  # rows, and fewer or more than a kernel's
-        theirs = run.task.score(packed(run.network), pairs[:count])
-        for (a, _), (b, _) in zip(run.task.score(run.network, rows[:count]), theirs, strict=True):
-            assert b == pytest.approx(a, abs=1e-4)
-    many = [text + "abc"[i % 3] for i in range(20) for text in TEXTS]
-    alone = [run.predict([text], settings=TORCH)[0] for text in many[:40]]
-    together = run.predict(many, settings=TORCH)[:40]
-    for one, other in zip(alone, together, strict=True):
-        assert other.score == pytest.approx(one.score, abs=1e-4)
-
-
 def test_what_predicts_can_be_measured(run: Run, tmp_path: Path) -> None:
     said_now = {text: run.predict([text], 1, settings=TORCH)[0].text for text in set(TEXTS)}
     (tmp_path / "own.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in said_now.items() if b))
@@ -401,26 +293,3 @@ def test_what_predicts_can_be_measured(run: Run, tmp_path: Path) -> None:
     assert alone["sequence_error"] > 0.0
     both = run.evaluate(tmp_path / "own.tsv", settings=greedy, others=[run])
     assert both["sequence_error"] == 0.0
-
-
-def test_a_watched_model_works_where_it_can_be_seen(tmp_path: Path) -> None:
-    from saccade.nn.watch import watch
-
-    run = small_run(tmp_path, encoder="transformer")
-    with watch(run.network) as maps:
-        run.predict(TEXTS)
-    assert any(path.endswith(".cross") for path in maps)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_memory_does_not_grow_with_the_file(run: Run) -> None:
-    """A stream of lines is answered as it comes: what is held does not depend on how many."""
-    request = run.request(settings=TORCH | {"width": 1, "max_len": 4, "workers": 1})
-    sizes = []
-    lines = (TEXTS[i % len(TEXTS)] for i in range(60_000))
-    for i, one in enumerate(run.stream(lines, request)):
-        assert not one.problem
-        if i in (10_000, 59_999):
-            sizes.append(int(Path("/proc/self/statm").read_text().split()[1]) * 4096)
-    assert sizes[1] - sizes[0] < 30_000_000

@@ -1,0 +1,56 @@
+"""Settings of one request: the table `decode` of a run with some keys changed."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from saccade.config.legacy import modern_keys
+from saccade.config.schema import Beam, Decode, Exact, Sample, Strict
+from saccade.config.toml import validate
+from saccade.errors import ConfigError
+
+
+class _Table(Strict):
+    decode: Decode
+
+
+class _ExactTable(Strict):
+    decode: Exact
+
+
+def change_decode(decode: Decode, settings: Mapping[str, Any]) -> Decode:
+    """The same search with these keys changed.
+
+    With another `kind`, or `sample = True`, what both kinds share stays as it was, and the rest is
+    the new kind's default.
+    """
+    if not settings:
+        return decode
+    changes = modern_keys(dict(settings))
+    kinds: dict[str, type[Beam | Sample]] = {"beam": Beam, "sample": Sample}
+    kind = changes.setdefault("kind", decode.kind)
+    model = kinds.get(kind if isinstance(kind, str) else "", type(decode))
+    for name, other in kinds.items():
+        strangers = sorted(changes.keys() & other.model_fields.keys() - model.model_fields.keys())
+        if strangers:
+            asked = "leave out --sample" if decode.kind == "beam" else "add --set decode.kind=beam"
+            hint = "add --sample" if name == "sample" else asked
+            raise ConfigError(
+                f"settings: decode.{strangers[0]} belongs to decode.kind = '{name}' ({hint})"
+            )
+    return validate(_Table, {"decode": _shared(decode, model) | changes}, "settings").decode
+
+
+def exact_decode(decode: Decode, settings: Mapping[str, Any]) -> Exact:
+    """Exact search under the rules of a run's own search, with these keys changed."""
+    changes = modern_keys(dict(settings))
+    known = Beam.model_fields.keys() | Sample.model_fields.keys()
+    if strangers := sorted(changes.keys() & known - Exact.model_fields.keys()):
+        raise ConfigError(f"decode.{strangers[0]}: exact search is compared with plain beams")
+    raw = {"decode": _shared(decode, Exact) | changes | {"kind": "exact"}}
+    return validate(_ExactTable, raw, "settings").decode
+
+
+def _shared(decode: Decode, model: type[Beam | Sample | Exact]) -> dict[str, Any]:
+    """The keys of a search that another kind of it has, too."""
+    raw = decode.model_dump(mode="json", exclude_none=True)
+    return {key: value for key, value in raw.items() if key in model.model_fields}

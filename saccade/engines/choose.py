@@ -1,0 +1,143 @@
+"""Which engine computes a prediction: the fastest that can serve the request."""
+
+import multiprocessing
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from saccade import config as c
+from saccade.engines.ctranslate2 import CTranslate2Engine
+from saccade.engines.export import why_not
+from saccade.engines.local import Engine, LocalEngine, Pending
+from saccade.engines.processes import ProcessEngine, cores
+from saccade.errors import ConfigError
+from saccade.nn.packed import packed, quantised
+from saccade.nn.watch import watched
+from saccade.tasks.generate import GeneratingTask
+from saccade.tasks.task import Query, Request, Task
+
+MIN_QUERIES = 32  # at once, for which packed weights and other processes are worth their making
+
+
+class Engines:
+    """The engines of one model: made when they are first needed, and kept until `close`."""
+
+    def __init__(self, task: Task, network: torch.nn.Module, exported: Callable[[], Path | None]):
+        """`exported` says where the model is in CTranslate2's format, vetted, if it is."""
+        self.task, self.network, self.exported = task, network, exported
+        self._engines: dict[tuple[object, ...], Engine] = {}
+        self._packed: dict[bool, torch.nn.Module] = {}  # by int8
+        self._unfit: str | None = None  # why CTranslate2 cannot run this model, once it is known
+
+    def submit(self, queries: Sequence[Query], request: Request) -> Pending:
+        """Begin to predict, with the engine that suits the request and the number of queries."""
+        return self.choose(request, len(queries)).submit(queries, request)
+
+    def choose(self, request: Request, queries: int = 1) -> Engine:
+        """The fastest engine that can serve a request, for so many queries at once.
+
+        Who watches a model sees only what its own modules do here: then there are no copies.
+        """
+        decode = request.decode
+        models = [self.network, *(member.network for member in request.others)]
+        models += [] if request.model is None else [request.model.network]
+        seen, on_cpu = watched(*models), _on_cpu(models)
+        if decode.engine != "torch":
+            reason = self._why_torch(request, seen, on_cpu)
+            if not reason:
+                return self._ctranslate2(decode.int8, decode.workers)
+            if decode.engine == "ctranslate2":
+                raise ConfigError(f"decode.engine = 'ctranslate2': {reason}")
+        if decode.int8 and watched(self.network):
+            raise ConfigError(
+                "decode.int8: the model is being watched, and 8-bit weights are a copy of it that "
+                "nobody watches: leave one of the two out"
+            )
+        many = queries >= MIN_QUERIES
+        pack = decode.int8 or (many and not seen)
+        network = self.packed(decode.int8) if pack else self.network
+        count = decode.workers or (cores() if many and sys.platform == "linux" else 1)
+        if count > 1 and on_cpu and not seen and _can_fork():
+            key: tuple[object, ...] = ("processes", decode.int8, pack, count)
+            if key not in self._engines:
+                self._engines[key] = ProcessEngine(self.task, network, count)
+        else:
+            key = ("local", decode.int8, pack)
+            if key not in self._engines:
+                self._engines[key] = LocalEngine(self.task, network)
+        return self._engines[key]
+
+    def packed(self, int8: bool) -> Any:
+        """The network for inference alone, with weights laid out for a CPU, or of 8 bits."""
+        if int8 not in self._packed:
+            if int8 and not _on_cpu([self.network]):
+                device = next(self.network.parameters()).device.type
+                raise ConfigError(
+                    f"decode.int8: 8-bit weights are for a CPU, and the model is on {device!r}: "
+                    "load it with device='cpu'"
+                )
+            self._packed[int8] = quantised(self.network) if int8 else packed(self.network)
+        return self._packed[int8]
+
+    def close(self) -> None:
+        """End what the engines have begun: processes, and threads of CTranslate2."""
+        for engine in self._engines.values():
+            engine.close()
+        self._engines.clear()
+
+    def _why_torch(self, request: Request, seen: bool, on_cpu: bool) -> str:
+        """Why the torch engine has to serve a request; nothing if CTranslate2 can."""
+        if self._unfit is None:
+            self._unfit = why_unfit(self.task)
+        if self._unfit:
+            return self._unfit
+        if seen:
+            return "somebody watches the attention"
+        return why_not_served(request) if on_cpu else "the model is not on a CPU"
+
+    def _ctranslate2(self, int8: bool, workers: int) -> Engine:
+        key = ("ctranslate2", int8, workers)
+        if key not in self._engines:
+            self._engines[key] = CTranslate2Engine(
+                self.task, self.network, self.exported(), int8=int8, workers=workers or cores()
+            )
+        return self._engines[key]
+
+
+def why_unfit(task: Task) -> str:
+    """Why CTranslate2 cannot run the model of a task; nothing if it can."""
+    if not isinstance(task, GeneratingTask):
+        return f"the task '{task.config.task.kind}' does not search"
+    if reason := why_not(task.config):
+        return reason
+    try:
+        import ctranslate2  # noqa: F401
+    except ImportError:
+        return "ctranslate2 is not installed: pip install 'saccade[fast]'"
+    return ""
+
+
+def why_not_served(request: Request) -> str:
+    """Why CTranslate2 cannot serve a request; nothing if it can."""
+    decode = request.decode
+    if not isinstance(decode, c.Beam):
+        return f"decode.kind = '{decode.kind}' is the torch engine's"
+    if request.details or request.others or request.model is not None:
+        return "details, ensembles and a second model are the torch engine's"
+    for key, field in c.Beam.model_fields.items():
+        if key not in c.PlainBeam.model_fields and getattr(decode, key) != field.default:
+            return f"decode.{key} is the torch engine's"
+    if decode.length == "gnmt" and decode.alpha:
+        return "decode.length = 'gnmt' is the torch engine's"
+    return ""
+
+
+def _on_cpu(models: Sequence[torch.nn.Module]) -> bool:
+    return all(next(model.parameters()).device.type == "cpu" for model in models)
+
+
+def _can_fork() -> bool:
+    return "fork" in multiprocessing.get_all_start_methods()

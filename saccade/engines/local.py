@@ -1,0 +1,47 @@
+"""What every engine is, and the one that computes in this process with all its threads."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from saccade.tasks.task import Prediction, Query, Request, Task
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """Predictions that are being made; `finish` gives them, in the order of their queries."""
+
+    finish: Callable[[], list[Prediction]]
+    futures: Sequence["Future[Any]"] = ()
+
+    def result(self) -> list[Prediction]:
+        return self.finish()
+
+    def cancel(self) -> None:
+        """Nobody waits for them any more: what is not begun need not be."""
+        for future in self.futures:
+            future.cancel()
+
+
+class Engine(Protocol):
+    """Where predictions are computed, for one request after the other."""
+
+    def submit(self, queries: Sequence[Query], request: Request) -> Pending: ...
+    def close(self) -> None: ...
+
+
+class LocalEngine:
+    """This process: every model and every request."""
+
+    def __init__(self, task: Task, network: torch.nn.Module):
+        self.task, self.network = task, network
+
+    def submit(self, queries: Sequence[Query], request: Request) -> Pending:
+        predictions = self.task.predict(self.network, queries, request)
+        return Pending(lambda: predictions)
+
+    def close(self) -> None:
+        pass

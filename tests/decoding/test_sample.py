@@ -1,0 +1,37 @@
+"""Sampling, on tables: what is drawn depends on the seed, the key and the place alone."""
+
+import numpy as np
+import torch
+
+from saccade.decoding import steps
+from saccade.decoding.sample import sample, uniforms
+from saccade.decoding.search import greedy
+from saccade.decoding.steps import ban
+from tests.decoding.conftest import chain
+
+
+def test_the_same_seed_gives_the_same_text_and_another_another() -> None:
+    step, first = ban(chain(9, 12), [1]), torch.ones(20, dtype=torch.long)
+    one, again, other = (
+        sample(step, None, first, end=0, limits=[9] * 20, seed=seed, keys=range(20))
+        for seed in (1, 1, 2)
+    )
+    assert one == again
+    assert sum(a.tokens != b.tokens for a, b in zip(one, other, strict=True)) > 10
+    assert len({tuple(found.tokens) for found in one}) > 5  # rows differ, too
+
+
+def test_a_low_temperature_is_greedy() -> None:
+    step, first = chain(3, 8), torch.tensor([1])
+    cold = steps.tempered(step, 1e-3)
+    (drawn,) = sample(cold, None, first, end=0, limits=[9], seed=1, keys=[0])
+    assert drawn.tokens == greedy(step, None, first, end=0, limits=[9])[0].tokens
+
+
+def test_numbers_drawn_are_even_and_differ_by_every_part() -> None:
+    u = uniforms(5, np.arange(100_000), 3)
+    assert 0 <= u.min() < u.max() < 1
+    counts, _ = np.histogram(u, bins=20, range=(0, 1))
+    assert ((counts - 5000) ** 2 / 5000).sum() < 19 + 4 * 38**0.5
+    assert not np.array_equal(u, uniforms(6, np.arange(100_000), 3))
+    assert not np.array_equal(u, uniforms(5, np.arange(100_000), 4))
