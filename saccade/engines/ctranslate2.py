@@ -72,6 +72,7 @@ class CTranslate2Engine:
         self.task, self.network, self.workers = task, network, workers
         self.source = names_of(task.source.tokenizer) if isinstance(task, Translate) else None
         self.target = names_of(task.output)
+        self.silent = task.output.specials.silent
         self.ids = {name: i for i, name in enumerate(self.target)}
         self.longest = longest(task.config)
         make = ctranslate2.Translator if self.source else ctranslate2.Generator
@@ -143,10 +144,10 @@ class CTranslate2Engine:
         self, encoded: Sequence[EncodedQuery], results: dict[int, Any], request: Request
     ) -> list[Prediction]:
         """What CTranslate2 has found, and what the torch engine finds about the rest."""
-        found, silent = {}, self.task.output.specials.silent
+        found = {}
         for i, result in results.items():
             hypotheses = self._hypotheses(result.result(), request)
-            if all(_is_sound(one, encoded[i], silent) for one in hypotheses):
+            if all(_is_sound(one, encoded[i], self.silent) for one in hypotheses):
                 found[i] = Found(hypotheses)
         rest = [i for i in range(len(encoded)) if i not in found]
         if rest:

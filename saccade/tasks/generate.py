@@ -1,7 +1,6 @@
 """What the tasks that write text share: a search with a decoder, and its results as text."""
 
 import sys
-from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 from saccade import config as c
 from saccade.data.batches import collate
 from saccade.data.corpora import Corpus
+from saccade.data.fields import Text
 from saccade.data.lines import Defect, Example, FileError, lines_of
 from saccade.decoding import steps
 from saccade.decoding.risk import least_risk
@@ -87,30 +87,42 @@ class Begun(NamedTuple):
 
 
 class GeneratingTask(Task):
-    """A task whose answers are searched for."""
+    """A task whose answers are searched for: text, after reading the sources."""
 
-    output: Tokenizer
     equal = False  # whether a batch must hold inputs of one length
 
-    @abstractmethod
+    def __init__(self, config: c.Config, sources: tuple[Text, ...], target: Text):
+        super().__init__(config, sources, target)
+        self.readers = sources
+        self.output = target.tokenizer
+        self.source_positions = positions_of(config.encoder)
+        self.target_positions = positions_of(config.decoder)
+
     def rows(self, queries: Sequence[Query]) -> list[list[int]]:
         """The ids that a network reads of each query."""
+        (reader,) = self.readers
+        return reader.rows([query.source for query in queries])
 
-    @abstractmethod
     def start(self, network: Generator, rows: list[list[int]]) -> tuple[Any, Tensor]:
         """The decoder's state after reading these rows, and the token it goes on from."""
+        device = device_of(network)
+        (reader,) = self.readers
+        source = pad(rows, reader.pad).to(device)
+        state = network.decoder.start(network.encode((source,)), len(rows))
+        return state, torch.full((len(rows),), self.output.specials.bos, device=device)
 
-    @abstractmethod
     def positions_left(self, row: Sequence[int]) -> int:
         """For how many tokens there are positions after this row; below 0: it is too long."""
+        return -1 if len(row) > self.source_positions else self.target_positions - 1
 
     def limit(self, row: Sequence[int], decode: c.Limits) -> int:
         """How many tokens an answer to this row may have; less than 0 if it is too long to read."""
-        return min(decode.max_len, self.positions_left(row))
+        longest = min(decode.max_len, 10 + int(len(row) * decode.max_ratio))
+        return min(longest, self.positions_left(row))
 
-    @abstractmethod
     def written(self, row: Sequence[int], tokens: Sequence[int]) -> list[int]:
         """The tokens of the whole text when these were said after reading this row."""
+        return list(tokens)
 
     def scored(self, examples: Sequence[Example]) -> Corpus:
         """What `score` reads of examples: the first target of each."""

@@ -20,7 +20,7 @@ from saccade.data.lines import Example
 from saccade.errors import ConfigError
 from saccade.models.networks import Generator, shifted
 from saccade.nn.padded import pad
-from saccade.tasks.generate import GeneratingTask, positions_of
+from saccade.tasks.generate import GeneratingTask
 from saccade.tasks.task import Query, device_of
 
 
@@ -34,7 +34,6 @@ class LanguageModel(GeneratingTask):
         assert isinstance(config.task, c.LanguageModel)
         self.context = config.task.context
         self.carried = isinstance(config.decoder, c.RecurrentDecoder)
-        self.output = lines.tokenizer
 
     @property
     def metric(self) -> str:
@@ -125,7 +124,10 @@ class LanguageModel(GeneratingTask):
         return state, tokens[:, -1]
 
     def positions_left(self, row: Sequence[int]) -> int:
-        return positions_of(self.config.decoder) - len(row)
+        return self.target_positions - len(row)
+
+    def limit(self, row: Sequence[int], decode: c.Limits) -> int:
+        return min(decode.max_len, self.positions_left(row))
 
     def written(self, row: Sequence[int], tokens: Sequence[int]) -> list[int]:
         return [*row, *tokens]

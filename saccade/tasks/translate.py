@@ -3,10 +3,9 @@
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
-from torch import Tensor
 
 from saccade import config as c
 from saccade.data.batches import in_order
@@ -15,8 +14,7 @@ from saccade.data.fields import TargetText, Text
 from saccade.data.lines import Example
 from saccade.metrics import text as metrics
 from saccade.models.networks import Generator
-from saccade.nn.padded import pad
-from saccade.tasks.generate import GeneratingTask, positions_of
+from saccade.tasks.generate import GeneratingTask
 from saccade.tasks.task import Prediction, Query, Request, Source, device_of
 from saccade.text.tokenizers import Tokenizer
 
@@ -29,9 +27,6 @@ class Translate(GeneratingTask):
         assert isinstance(config.task, c.Translate)
         self.settings = config.task
         self.source = source
-        self.output = target.tokenizer
-        self.source_positions = positions_of(config.encoder)
-        self.target_positions = positions_of(config.decoder)
 
     @property
     def metric(self) -> str:
@@ -109,25 +104,6 @@ class Translate(GeneratingTask):
         if self.settings.target.lowercase or self.settings.target.split_punctuation:
             return self.output.decode(self.output.encode(targets))
         return targets if self.output.lossless else [" ".join(t.split()) for t in targets]
-
-    def rows(self, queries: Sequence[Query]) -> list[list[int]]:
-        return self.source.rows([query.source for query in queries])
-
-    def start(self, network: Generator, rows: list[list[int]]) -> tuple[Any, Tensor]:
-        device = device_of(network)
-        source = pad(rows, self.source.pad).to(device)
-        state = network.decoder.start(network.encode((source,)), len(rows))
-        return state, torch.full((len(rows),), self.output.specials.bos, device=device)
-
-    def positions_left(self, row: Sequence[int]) -> int:
-        return -1 if len(row) > self.source_positions else self.target_positions - 1
-
-    def limit(self, row: Sequence[int], decode: c.Limits) -> int:
-        longest = min(decode.max_len, 10 + int(len(row) * decode.max_ratio))
-        return min(longest, self.positions_left(row))
-
-    def written(self, row: Sequence[int], tokens: Sequence[int]) -> list[int]:
-        return list(tokens)
 
 
 def references_of(examples: Sequence[Example]) -> dict[Source, list[str]]:

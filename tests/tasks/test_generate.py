@@ -260,7 +260,7 @@ def test_a_model_of_the_same_vocabulary_can_be_listened_to(run: Run, tmp_path: P
     found = run.predict(TEXTS, settings=loud)
     assert said(found) != said(alone)
     assert run.predict(TEXTS, settings=loud | {"model_weight": 0.0})[0].text == alone[0].text
-    scores = run.task.score(run.network, [((TEXTS[0],), found[0].text)])
+    scores = run.task.score(run.network, [Example((TEXTS[0],), found[0].text)])
     assert found[0].score == pytest.approx(scores[0][0], abs=1e-3)
 
 
@@ -274,7 +274,8 @@ def test_exact_search_reports_both_kinds_of_error(run: Run, tmp_path: Path) -> N
         assert line.proved
         assert tuple(line.beams) == WIDTHS
         assert all(value <= line.value + 1e-6 for _, _, value in line.beams.values())
-        scores = run.task.score(run.network, [((("abc", "d")[lines.index(line)],), line.text)])
+        example = Example((("abc", "d")[lines.index(line)],), line.text)
+        scores = run.task.score(run.network, [example])
         assert line.score == pytest.approx(scores[0][0], abs=1e-3)
     assert lines[0].references == ("zz", "q")
     report = summary(lines)
