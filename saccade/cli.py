@@ -146,7 +146,7 @@ def predict(
     """A line in, a line out, in order; with --nbest up to N lines of score<TAB>text for each."""
     from saccade.errors import ConfigError
     from saccade.runs.machine import tune_malloc
-    from saccade.runs.run import LINES, load
+    from saccade.runs.run import LINES_AT_ONCE, load
     from saccade.training.report import counting
 
     _end_quietly()
@@ -181,7 +181,7 @@ def predict(
     if prefix or prefixes:
         model.check_prefix(prefix)
     begin: Any = lines(prefixes) if prefixes else repeat(prefix)
-    at_once = 1 if not named and sys.stdin.isatty() else LINES
+    at_once = 1 if not named and sys.stdin.isatty() else LINES_AT_ONCE
     lost = 0
     found = model.stream(inputs, request, begin, at_once)
     with model:  # its processes end with it, also when it is interrupted

@@ -39,10 +39,10 @@ from saccade.training.saving import restore
 from saccade.training.stop import Stop
 from saccade.training.trainer import Trainer
 
-EXAMPLES = 16  # of the dev set
-COLUMNS = 64  # of a target that is decoded step by step
-STEPS = 6  # of the replay
-CLOSE = 1e-4  # a difference of log-probabilities, or of gradients next to the largest
+NUM_EXAMPLES = 16  # of the dev set
+MAX_COLUMNS = 64  # of a target that is decoded step by step
+REPLAY_STEPS = 6  # of the replay
+TOLERANCE = 1e-4  # a difference of log-probabilities, or of gradients next to the largest
 TEXT = "the task gives labels, and writes no text"
 
 
@@ -86,7 +86,7 @@ def verify(folder: Path) -> Iterator[Law]:
         return
     rows = sorted(Examples(folder / "data" / "dev.jsonl"), key=lambda row: len(row.source[0]))
     rows = [row for row in rows if all(part.strip() for part in row.source)]
-    rows = rows[:: max(1, len(rows) // EXAMPLES)][:EXAMPLES]  # short ones and long ones
+    rows = rows[:: max(1, len(rows) // NUM_EXAMPLES)][:NUM_EXAMPLES]  # short ones and long ones
     if not rows:
         raise CheckpointError(f"{folder / 'data'}: holds no example to measure on: train anew")
     batch = collate(run.task.encode(rows), np.arange(len(rows)))
@@ -101,7 +101,7 @@ def cached_is_uncached(sample: Sample) -> Law:
     if not isinstance(network, Generator):
         return Law("", None, note=TEXT)
     target = sample.batch.target
-    cut = Padded(target.values[:, :COLUMNS], target.lengths.clamp(max=COLUMNS))
+    cut = Padded(target.values[:, :MAX_COLUMNS], target.lengths.clamp(max=MAX_COLUMNS))
     tokens, said = shifted(cut)
     with torch.inference_mode():
         memory = network.encode(sample.batch.sources)
@@ -111,7 +111,7 @@ def cached_is_uncached(sample: Sample) -> Law:
             logits, state = network.decoder(tokens[:, t : t + 1], state)
             columns.append(logits)
     both = [said.real(logits.log_softmax(-1)) for logits in (whole, torch.cat(columns, 1))]
-    return measured(both[0], both[1], CLOSE)
+    return measured(both[0], both[1], TOLERANCE)
 
 
 def batch_is_single(sample: Sample) -> Law:
@@ -122,7 +122,7 @@ def batch_is_single(sample: Sample) -> Law:
         torch.tensor([log_p / max(count, 1) for log_p, count in found])
         for found in (together, alone)
     ]
-    return measured(scores[0], scores[1], CLOSE)
+    return measured(scores[0], scores[1], TOLERANCE)
 
 
 def padding_is_invisible(sample: Sample) -> Law:
@@ -133,7 +133,7 @@ def padding_is_invisible(sample: Sample) -> Law:
     with torch.inference_mode():
         losses = [network(some)[0] for some in (batch, wide)]
     means = [(loss.nll / max(loss.count, 1)).reshape(1) for loss in losses]
-    return measured(means[0], means[1], CLOSE)
+    return measured(means[0], means[1], TOLERANCE)
 
 
 def widened(padded: Padded) -> Padded:
@@ -152,7 +152,7 @@ def beam_of_one_is_greedy(sample: Sample) -> Law:
     with torch.inference_mode():
         state = network.decoder.start(network.encode(sample.batch.sources), rows)
     first = torch.full((rows,), special.bos if network.encoder is not None else special.eos)
-    limits = [min(COLUMNS, task.config.decode.max_len)] * rows
+    limits = [min(MAX_COLUMNS, task.config.decode.max_len)] * rows
     one = greedy(step, state, first, end=special.eos, limits=limits)
     other = beam_search(step, state, first, end=special.eos, width=1, limits=limits)
     differ = sum(a.tokens != b[0].tokens for a, b in zip(one, other, strict=True))
@@ -172,7 +172,7 @@ def accumulation_is_a_big_batch(sample: Sample) -> Law:
     whole = gradient(sample, [torch.arange(rows)])
     parts = gradient(sample, [torch.arange(cut), torch.arange(cut, rows)])
     largest = max(float(whole.abs().max()), 1e-12)
-    return measured(whole / largest, parts / largest, CLOSE)
+    return measured(whole / largest, parts / largest, TOLERANCE)
 
 
 def gradient(sample: Sample, parts: list[Tensor]) -> Tensor:
@@ -193,7 +193,7 @@ def resuming_is_never_having_stopped(sample: Sample) -> Law:
     """A short replay, straight through, and stopped half-way: the same to the last bit."""
     train = sample.config.train.model_copy(
         update={
-            "steps": STEPS,
+            "steps": REPLAY_STEPS,
             "epochs": None,
             "minutes": None,
             "patience": None,
@@ -223,9 +223,9 @@ def resuming_is_never_having_stopped(sample: Sample) -> Law:
 
     with tempfile.TemporaryDirectory(prefix="saccade-verify-") as name:
         straight, halted = Path(name) / "straight", Path(name) / "halted"
-        replay(straight, STEPS + 1)
-        replay(halted, STEPS // 2)
-        replay(halted, STEPS + 1)
+        replay(straight, REPLAY_STEPS + 1)
+        replay(halted, REPLAY_STEPS // 2)
+        replay(halted, REPLAY_STEPS + 1)
         ends = [checkpoints.paths(folder / "checkpoints")[-1] for folder in (straight, halted)]
         found = [
             {f"{file} {key}": tensor.clone() for file in ("model", "training")
@@ -235,7 +235,9 @@ def resuming_is_never_having_stopped(sample: Sample) -> Law:
     if ends[0].name != ends[1].name or found[0].keys() != found[1].keys():
         return Law("", False, note=f"one ended at {ends[0].name}, the other at {ends[1].name}")
     both = [torch.cat([t.flatten().double() for t in tensors.values()]) for tensors in found]
-    return replace(measured(both[0], both[1], 0.0), note=f"{STEPS} steps, stopped after 2 or 3")
+    return replace(
+        measured(both[0], both[1], 0.0), note=f"{REPLAY_STEPS} steps, stopped after 2 or 3"
+    )
 
 
 def measured(one: Tensor, other: Tensor, limit: float) -> Law:

@@ -228,7 +228,7 @@ def beam_search(
     return [sorted(some, key=lambda hypothesis: -hypothesis.value) for some in found]
 
 
-BLOCK = 256  # tokens of the vocabulary, looked at only if the largest is among the best
+BLOCK_TOKENS = 256  # tokens of the vocabulary, looked at only if the largest is among the best
 
 
 def _select(
@@ -272,18 +272,20 @@ def top(
     matter of memory speed; to sort is not.
     """
     B, W, V = log_probs.shape
-    blocks = -(-V // BLOCK)
+    blocks = -(-V // BLOCK_TOKENS)
     if blocks < 8 or k > blocks:
         return (score[:, :, None] + log_probs).flatten(1).topk(k, -1)
-    whole = V // BLOCK
-    largest = log_probs[:, :, : whole * BLOCK].view(B, W, whole, BLOCK).amax(-1)
+    whole = V // BLOCK_TOKENS
+    largest = log_probs[:, :, : whole * BLOCK_TOKENS].view(B, W, whole, BLOCK_TOKENS).amax(-1)
     if whole < blocks:
-        largest = torch.cat([largest, log_probs[:, :, whole * BLOCK :].amax(-1, True)], -1)
+        largest = torch.cat([largest, log_probs[:, :, whole * BLOCK_TOKENS :].amax(-1, True)], -1)
     chosen = (score[:, :, None] + largest).flatten(1).topk(k, -1).indices  # (B, k)
     row, block = chosen // blocks, chosen % blocks
-    column = block[:, :, None] * BLOCK + torch.arange(BLOCK, device=score.device)  # (B, k, BLOCK)
+    column = block[:, :, None] * BLOCK_TOKENS + torch.arange(
+        BLOCK_TOKENS, device=score.device
+    )  # (B, k, BLOCK_TOKENS)
     place = (row[:, :, None] * V + column.clamp(max=V - 1)).flatten(1)
-    values = log_probs.reshape(B, W * V).gather(1, place).view(B, k, BLOCK)
+    values = log_probs.reshape(B, W * V).gather(1, place).view(B, k, BLOCK_TOKENS)
     values = values.masked_fill(column >= V, -inf) + score.gather(1, row)[:, :, None]
     best, index = values.flatten(1).topk(k, -1)
     return best, place.gather(1, index)

@@ -19,9 +19,13 @@ from saccade.errors import ConfigError
 from saccade.nn.attention import Concat
 from saccade.nn.recurrent import LayerState
 
-ROWS = 16  # a kernel is made for each number of rows, at some cost: above this, for multiples of it
+ROW_MULTIPLE = (
+    16  # a kernel is made for each number of rows, at some cost: above this, for multiples of it
+)
 
-WIDE = 4096  # rows of a matrix, from which on a kernel that writes its result once is faster
+MIN_ROWS_FOR_ONEDNN = (
+    4096  # rows of a matrix, from which on a kernel that writes its result once is faster
+)
 
 Packing = Callable[[nn.Linear], nn.Module]
 
@@ -31,14 +35,16 @@ class PackedLinear(nn.Module):
 
     def __init__(self, linear: nn.Linear):
         super().__init__()
-        self.packed = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), 4 * ROWS)
+        self.packed = torch.ops.mkldnn._reorder_linear_weight(
+            linear.weight.detach(), 4 * ROW_MULTIPLE
+        )
         self.bias = linear.bias
 
     def forward(self, x: Float[Tensor, "*shape D"]) -> Float[Tensor, "*shape F"]:
         rows = x.flatten(0, -2)  # (N, D)
         N = rows.size(0)
-        if N > ROWS and N % ROWS:
-            rows = F.pad(rows, (0, 0, 0, ROWS - N % ROWS))
+        if N > ROW_MULTIPLE and N % ROW_MULTIPLE:
+            rows = F.pad(rows, (0, 0, 0, ROW_MULTIPLE - N % ROW_MULTIPLE))
         y = torch.ops.mkldnn._linear_pointwise(rows, self.packed, self.bias, "none", [], "")
         return y[:N].unflatten(0, x.shape[:-1])  # type: ignore[no-any-return]
 
@@ -116,7 +122,7 @@ class PackedRecurrent(nn.Module):
 
 
 def _int8(linear: nn.Linear) -> nn.Module:
-    wide = linear.out_features >= WIDE and torch.cpu._is_vnni_supported()
+    wide = linear.out_features >= MIN_ROWS_FOR_ONEDNN and torch.cpu._is_vnni_supported()
     return WideInt8Linear(linear) if wide else Int8Linear(linear)
 
 
@@ -158,6 +164,6 @@ def _replaced(network: nn.Module, linear: Packing) -> nn.Module:
         for child in parent.children():
             if type(child) is not nn.Linear or isinstance(parent, Concat):  # that cuts its matrix
                 continue
-            if child.out_features >= ROWS:  # else nothing is won
+            if child.out_features >= ROW_MULTIPLE:  # else nothing is won
                 others[id(child)] = linear(child)
     return copy.deepcopy(network, others).cpu().eval()

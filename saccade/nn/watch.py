@@ -1,6 +1,6 @@
 """Listen from outside: `with watch(model) as maps:` records attention weights by module path.
 
-Watches may be nested: each records. With nobody listening the fused kernels run, and this costs one
+Watches may be nested: each records. With nobody watching the fused kernels run, and this costs one
 dictionary look-up a layer.
 """
 

@@ -26,7 +26,7 @@ from saccade.runs.guard import (
     shortened,
 )
 
-FORMAT = 1  # of a run directory; a reader refuses what is newer
+FORMAT = 2  # of a run directory; a reader refuses what is newer
 MANIFEST = "manifest.json"
 MAX_WRITE_BYTES = 1 << 24  # of one call
 JOINED_BYTES = 1 << 20  # smaller blocks are joined up to this size

@@ -44,7 +44,7 @@ from saccade.tasks.registry import load_task
 from saccade.tasks.task import Member, Prediction, Query, Request, Task, chunks, device_of
 from saccade.tasks.translate import Translate
 
-LINES = 2048  # read, sorted by length and decoded at once
+LINES_AT_ONCE = 2048  # read, sorted by length and decoded at once
 
 
 class Run:
@@ -144,7 +144,7 @@ class Run:
         inputs: Iterable[str | Sequence[str]],
         request: Request | None = None,
         prefixes: Iterable[str] | None = None,
-        at_once: int = LINES,
+        at_once: int = LINES_AT_ONCE,
     ) -> Iterator[Prediction]:
         """The same, as they come, so many at once: for files larger than memory, and for people."""
         request = request or self.request()
@@ -156,7 +156,7 @@ class Run:
         yield from self._answers(queries, request, at_once)
 
     def _answers(
-        self, queries: Iterable[Query], request: Request, at_once: int = LINES
+        self, queries: Iterable[Query], request: Request, at_once: int = LINES_AT_ONCE
     ) -> Iterator[Prediction]:
         """A prediction for each query, in order; an empty line in is an empty line out."""
         queries = iter(queries)
@@ -283,7 +283,7 @@ class Run:
 
     def score(self, *data: str | os.PathLike[str]) -> Iterator[tuple[float, int]]:
         """For each example of these files log p(target | source), and of how many tokens."""
-        for some in chunks(self._examples(data), LINES):
+        for some in chunks(self._examples(data), LINES_AT_ONCE):
             self._check_labels(some)
             yield from self.task.score(self.network, some)
 

@@ -62,9 +62,9 @@ class Tokenizer:
         Words (word) or characters (char, bpe, unigram) rarer than `min_count` are unknown, and so
         are the rarest where `size` leaves no room. Pieces of bpe and bytes occur at least twice.
         """
-        room = config.size - len(SPECIALS) - (255 if config.kind == "bytes" else 0)
-        if room < 1:
-            least = config.size - room + 1
+        pieces = config.size - len(SPECIALS) - (255 if config.kind == "bytes" else 0)
+        if pieces < 1:
+            least = config.size - pieces + 1
             raise ConfigError(f"tokenizer: {config.kind} needs a size of at least {least}")
 
         counts: Counter[str] = Counter()  # of words, or of characters

@@ -31,7 +31,7 @@ from saccade.training.events import (
 )
 
 Item = TypeVar("Item")
-TAIL = 1 << 16  # bytes; no event is longer
+TAIL_BYTES = 1 << 16  # bytes; no event is longer
 NUMBERS = ("loss", "rate", "speed", "norm")  # of a step, for TensorBoard
 LOG_SECONDS = 5.0  # between lines of a log that people or files keep
 
@@ -150,7 +150,7 @@ def _log(path: Path) -> Iterator[Any]:
         with path.open("ab") as end:
             if end.tell():
                 with path.open("rb") as file:
-                    file.seek(max(0, end.tell() - TAIL))
+                    file.seek(max(0, end.tell() - TAIL_BYTES))
                     tail = file.read()
                 end.truncate(end.tell() - len(tail) + tail.rfind(b"\n") + 1)
         log = path.open("a", encoding="utf-8")

@@ -35,7 +35,7 @@ from saccade.training.saving import restore
 from saccade.training.stop import Interrupted, Stop
 from saccade.training.trainer import Trainer
 
-LARGE = 1 << 25  # bytes of training files that are worth a word before they are read
+LARGE_FILES_BYTES = 1 << 25  # bytes of training files that are worth a word before they are read
 
 
 def train(
@@ -188,7 +188,7 @@ def _prepare(
     tune_malloc()
     stop.folder = folder
     size = sum(os.stat(path).st_size for path in config.data.train if os.path.exists(path))
-    if size > LARGE:
+    if size > LARGE_FILES_BYTES:
         yield events.Noticed(f"reading {size >> 20:,} MB, which takes a while")
     try:
         with writing(folder), stop.interruptible():

@@ -16,9 +16,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn, Self
 
-PATIENCE = 3.0  # seconds between a signal and a thread's save, where one is possible
-GRACE = 8.0  # ... and the end, whatever the process is doing then
-EXIT = 75  # stopped, with all saved
+PATIENCE_SECONDS = 3.0  # seconds between a signal and a thread's save, where one is possible
+GRACE_SECONDS = 8.0  # ... and the end, whatever the process is doing then
+EXIT_CODE = 75  # stopped, with all saved
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -118,7 +118,7 @@ class Stop:
 
     def _end(self) -> None:
         """End the process if it does not answer in time, if possible with all saved."""
-        if self._over.wait(PATIENCE):
+        if self._over.wait(PATIENCE_SECONDS):
             return
         with self._lock:  # to the end, if there is something to save
             if self._save is not None:
@@ -128,7 +128,7 @@ class Stop:
                     _say(f"saccade: {error}")
                     os._exit(2)
                 self._exit("all is saved")
-        if self._over.wait(GRACE - PATIENCE):
+        if self._over.wait(GRACE_SECONDS - PATIENCE_SECONDS):
             return
         while self._saving and not self._over.wait(0.05):
             pass
@@ -137,7 +137,7 @@ class Stop:
 
     def _exit(self, how: str) -> NoReturn:
         _say(f"{how}; go on with: saccade resume {self.folder}" if self.folder else how)
-        os._exit(EXIT)
+        os._exit(EXIT_CODE)
 
 
 def _say(text: str) -> None:

@@ -281,7 +281,7 @@ def patience(seconds: float) -> None:
     """Let nobody wait longer for an answer to a signal."""
     from saccade.training import stop
 
-    stop.PATIENCE = seconds
+    stop.PATIENCE_SECONDS = seconds
 
 
 def stuck(number: int, where: str, after: int, nth: int) -> None:

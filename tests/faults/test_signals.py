@@ -209,7 +209,7 @@ def test_nobody_goes_on_while_a_thread_saves(full: bool) -> None:
     done = python(
         "import os, signal, time\n"
         "from saccade.training import stop as module\n"
-        "module.PATIENCE = 0.1\n"
+        "module.PATIENCE_SECONDS = 0.1\n"
         "state = ['old']\n"
         "def save():\n"
         "    time.sleep(0.4)\n"
@@ -249,7 +249,7 @@ def test_a_second_ctrl_c_does_not_wait_for_a_computation() -> None:
     done = python(
         "import hashlib, os, signal, threading\n"
         "from saccade.training import stop\n"
-        "stop.PATIENCE = stop.GRACE = 60\n"  # nobody else ends the process
+        "stop.PATIENCE_SECONDS = stop.GRACE_SECONDS = 60\n"  # nobody else ends the process
         "with stop.Stop():\n"
         "    for seconds in (0.1, 0.2):\n"
         "        kill = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT))\n"
