@@ -9,12 +9,13 @@ from unittest import mock
 import torch
 
 from saccade.runs import files
+from saccade.runs.files import FORMAT
 from saccade.setup.choose import fill_config, gather
 from saccade.training import loop
 from saccade.training.session import new_folder, start
 from saccade.training.stop import Stop
 
-GOLDEN = Path(__file__).parent / "golden" / "1"  # a run of each kind, written by format 1
+GOLDEN = Path(__file__).parent / "golden" / str(FORMAT)  # a run of each kind
 SMALL: dict[str, dict[str, Any]] = {
     "transformer": {
         "encoder": {"kind": "transformer", "dim": 16, "num_heads": 2, "ff_dim": 32},

@@ -281,9 +281,8 @@ def top(
         largest = torch.cat([largest, log_probs[:, :, whole * BLOCK_TOKENS :].amax(-1, True)], -1)
     chosen = (score[:, :, None] + largest).flatten(1).topk(k, -1).indices  # (B, k)
     row, block = chosen // blocks, chosen % blocks
-    column = block[:, :, None] * BLOCK_TOKENS + torch.arange(
-        BLOCK_TOKENS, device=score.device
-    )  # (B, k, BLOCK_TOKENS)
+    within = torch.arange(BLOCK_TOKENS, device=score.device)
+    column = block[:, :, None] * BLOCK_TOKENS + within  # (B, k, BLOCK_TOKENS)
     place = (row[:, :, None] * V + column.clamp(max=V - 1)).flatten(1)
     values = log_probs.reshape(B, W * V).gather(1, place).view(B, k, BLOCK_TOKENS)
     values = values.masked_fill(column >= V, -inf) + score.gather(1, row)[:, :, None]

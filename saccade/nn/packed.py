@@ -19,13 +19,10 @@ from saccade.errors import ConfigError
 from saccade.nn.attention import Concat
 from saccade.nn.recurrent import LayerState
 
-ROW_MULTIPLE = (
-    16  # a kernel is made for each number of rows, at some cost: above this, for multiples of it
-)
+# A kernel is made for each number of rows, at some cost: above this, for multiples of it.
+ROW_MULTIPLE = 16
 
-MIN_ROWS_FOR_ONEDNN = (
-    4096  # rows of a matrix, from which on a kernel that writes its result once is faster
-)
+MIN_ROWS_FOR_ONEDNN = 4096  # of a matrix: then a kernel that writes its result once is faster
 
 Packing = Callable[[nn.Linear], nn.Module]
 

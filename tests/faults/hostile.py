@@ -19,6 +19,7 @@ import torch
 from saccade.data.corpora import MAX_EXAMPLE_BYTES
 from saccade.data.digest import digest
 from saccade.runs import checkpoints, files, guard
+from saccade.runs.files import FORMAT
 from saccade.runs.folder import read_config
 from saccade.setup.prepare import load_task
 from tests.faults.processes import MB, PYTHON
@@ -138,14 +139,15 @@ ODD_JSON = [
     DEEP, '{"a":' * 100_000, "NaN", "[]", "{}", '{"saccade": {}}', "9" * 5000, "\udcff", "\0", "",
     '{"a": NaN}', '{"a": 1e999}', '{"saccade": null, "tokenizer": null}',
 ]  # fmt: skip
+MARK = f"format = {FORMAT}"
 ODD_TOML = [
     ("seed =", f"x = {DEEP}\nseed ="), ("dim = 16", "dim = -16"), ("dim = 16", "dim = 1000000000"),
     ("dim = 16", "dim = 1e3"), ("dim = 16", "dim = nan"), ("dim = 16", "dim = 18"),
     ("num_layers = 1", "num_layers = 100000000"), ("ff_dim = 32", "ff_dim = 1000000000"),
     ("kernel = 3", "kernel = 1000000001"), ("size = 5000", "size = 1" + "0" * 5000),
-    ("format = 1", "format = 99"), ("format = 1", "format = true"), ("format = 1", "format = 'x'"),
+    (MARK, "format = 99"), (MARK, "format = true"), (MARK, "format = 'x'"),
     ("prepared = true", "prepared = 1"), ("\nkind =", "\nkinds ="), ("[run]", "[run]\n[run]"),
-    ("[run]\nformat = 1\n", ""), ("seed", "\0seed"), ("[task]", "[task]\nmodule = 'os'"),
+    (f"[run]\n{MARK}\n", ""), ("seed", "\0seed"), ("[task]", "[task]\nmodule = 'os'"),
     ('kind = "', "kind = \"__import__('os')"),
 ]  # fmt: skip
 
