@@ -7,7 +7,7 @@ import torch
 
 from saccade.errors import ConfigError
 from saccade.inspect.attention import Alignment, align, draw_picture, draw_text
-from tests.tasks.test_tasks import small_task
+from tests.small_runs import small_task
 
 
 @pytest.mark.parametrize("decoder", ["transformer", "lstm_additive_cell", "lstm_general_output"])

@@ -18,37 +18,10 @@ from saccade.setup.choose import fill_config, gather
 from saccade.setup.prepare import prepare
 from saccade.tasks.task import Prediction, Query, Request, Task, in_batches
 from saccade.text.vocab import Specials
-from tests.architectures import DECODERS, ENCODERS
-from tests.helpers import corpus
+from tests.small_runs import SOURCES, small_task
 
 SPECIALS = Specials()
 TASKS = ("translate", "classify", "tag", "language")
-SOURCES = {
-    "translate": [("abc",), ("d",), ("abcdab",), ("ab",), ("cc",)],
-    "classify": [("abc x1",), ("d",), ("abcd ab",), ("a b c",), ("cc",)],
-    "tag": [("a", "b"), ("d",), ("a", "b", "c", "d"), ("c", "c"), ("b", "a", "d")],
-    "language": [("abc d",), ("d",), ("abcd",), ("a",), ("cc ab",)],
-}
-
-
-def small_task(
-    kind: str, folder: Path, encoder: str = "lstm", decoder: str | None = None, **more: Any
-) -> tuple[Task, Network]:
-    """A task with vocabularies from a small file, and a network with random weights."""
-    raw, where = gather(corpus(folder, kind), task=kind)
-    raw["data"]["max_len"] = 40
-    if kind != "language":
-        raw["encoder"] = ENCODERS[encoder]
-    if kind in ("translate", "language"):
-        raw["decoder"] = DECODERS[decoder or ("gru_off" if kind == "language" else "transformer")]
-    raw |= more
-    config, _ = fill_config(raw, where)
-    task = prepare(config, folder).task
-    network = task.build().eval()
-    with torch.no_grad():
-        for parameter in network.parameters():
-            parameter.add_(0.2 * torch.randn_like(parameter))
-    return task, network
 
 
 def predict(task: Task, network: Network, sources: list[Any], **decode: Any) -> list[Prediction]:

@@ -102,14 +102,14 @@ def test_nobody_waits_for_the_order_of_an_epoch_to_stop(
 ) -> None:
     config = settings("lstm", tmp_path, save_every=100)
     run_through(config, tmp_path / "straight")
-    folder, real, asked = new_folder(config, tmp_path / "run"), Translate.epoch, 0.0
+    folder, real, waited = new_folder(config, tmp_path / "run"), Translate.epoch, False
 
     def epoch(self: Any, corpus: Any, number: int) -> Any:
-        nonlocal asked
+        nonlocal waited
         if number == 1:
-            asked = time.monotonic()
             os.kill(os.getpid(), signal.SIGTERM)
             time.sleep(6)
+            waited = True
         return real(self, corpus, number)
 
     monkeypatch.setattr(Translate, "epoch", epoch)
@@ -117,7 +117,7 @@ def test_nobody_waits_for_the_order_of_an_epoch_to_stop(
         *_, last = start(config, folder, stop)
     assert isinstance(last, Finished)
     assert last.reason == "stopped"
-    assert time.monotonic() - asked < 4
+    assert not waited
     monkeypatch.undo()
     assert [event.start for event in resume(folder) if isinstance(event, Prepared)] == [last.step]
     assert same_weights(tmp_path / "straight", folder)
@@ -327,14 +327,18 @@ def noticed(config: Any, folder: Path) -> str:
 def test_a_preflight_ends_in_time_whatever_is_slow(
     what: str, where: Any, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    came_to_its_end = False
+
     def endless(*words: Any, **named: Any) -> Any:
+        nonlocal came_to_its_end
         until = time.monotonic() + 20
         while time.monotonic() < until:
             pass
+        came_to_its_end = True
 
     config = settings("lstm", tmp_path, preflight="on")
     folder = tmp_path / "run"
-    began, real, said = time.monotonic(), session.preflight, ""
+    real, said = session.preflight, ""
 
     def only_now(*words: Any) -> Any:
         with monkeypatch.context() as patch:
@@ -346,7 +350,7 @@ def test_a_preflight_ends_in_time_whatever_is_slow(
     said = noticed(config, folder)
     assert f"for want of time {what}" in said
     assert "was not tried to its end" in said
-    assert time.monotonic() - began < 10
+    assert not came_to_its_end
     assert not (folder / "preflight").exists()
 
 
