@@ -5,10 +5,11 @@ first weights. `build` does both.
 """
 
 from collections.abc import Sequence
-from typing import assert_never
+from typing import Any, assert_never
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from saccade import config as c
 from saccade.models import decoders, encoders, heads
@@ -32,8 +33,23 @@ def build(
 
 def build_meta(config: c.Config, sources: Sequence[Inventory], target: Inventory) -> Network:
     """A configuration's network without memory: shapes alone, on the meta device."""
-    with torch.device("meta"):
+    with torch.device("meta"), NoInit():
         return build_network(config, sources, target)
+
+
+class NoInit(TorchFunctionMode):
+    """Leaves out the first weights that torch's layers draw, which on the meta device are none.
+
+    To draw nothing there would import torch's compiler, which takes a second.
+    """
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        name = getattr(func, "__name__", "")
+        if getattr(func, "__module__", "") == "torch.nn.init" or name in ("uniform_", "normal_"):
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **(kwargs or {}))
 
 
 def materialize(network: Network, seed: int) -> Network:

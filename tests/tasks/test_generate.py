@@ -49,12 +49,12 @@ def test_every_score_is_the_models_own_and_batches_change_nothing(
         assert not one.problem, text
         if run.task.output.decode([ids])[0] == one.text and len(ids) + 1 == count:
             assert one.score == pytest.approx(log_p, abs=1e-3)
-    few = run.predict(TEXTS, settings=TORCH | settings | {"batch_tokens": 7})
-    assert said(few) == said(found)
+    few = run.predict(TEXTS[:7], settings=TORCH | settings | {"batch_tokens": 7})
+    assert said(few) == said(found)[:7]
 
 
 def test_outputs_come_in_the_order_of_inputs(run: Run) -> None:
-    texts = ["abcdab", "", "d", "abc", "   ", "cc", "abcd"] * 8
+    texts = ["abcdab", "", "d", "abc", "   ", "cc", "abcd"] * 2
     for settings in (TORCH, TORCH | {"workers": 2}, TORCH | {"batch_tokens": 9}):
         forward = said(run.predict(texts, settings=settings))
         assert said(run.predict(texts[::-1], settings=settings)) == forward[::-1]
