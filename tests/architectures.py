@@ -1,6 +1,7 @@
 """Every architecture that a configuration can name, small: the laws are tried on each."""
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -85,13 +86,17 @@ def network(
     return built.eval()
 
 
+@cache
 def generator(encoder: str, decoder: str) -> Generator:
+    """One for all tests: nobody changes it."""
     built = network("translate", encoder, decoder)
     assert isinstance(built, Generator)
     return built
 
 
+@cache
 def language_model(decoder: str) -> Generator:
+    """One for all tests: nobody changes it."""
     built = network("language", None, decoder)
     assert isinstance(built, Generator)
     return built

@@ -18,7 +18,7 @@ README = Path(__file__).parents[1] / "README.md"
 def block(language: str) -> str:
     found = re.search(rf"```{language}\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
     assert found
-    return found[1].replace("minutes=1", "minutes=0.05").replace('minutes": 1', 'minutes": 0.05')
+    return found[1].replace("minutes=1", "minutes=0.02").replace('minutes": 1', 'minutes": 0.02')
 
 
 @pytest.fixture(scope="module")

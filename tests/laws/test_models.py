@@ -49,6 +49,7 @@ def test_step_by_step_is_all_at_once(encoder: str, decoder: str) -> None:
         assert torch.allclose(one.float(), other.float(), atol=1e-5)
 
 
+@pytest.mark.shapes_checked_elsewhere
 @pytest.mark.parametrize(("encoder", "decoder"), PAIRS)
 def test_in_chunks_is_all_at_once(encoder: str, decoder: str) -> None:
     net, tokens = generator(encoder, decoder), targets()
@@ -60,6 +61,7 @@ def test_in_chunks_is_all_at_once(encoder: str, decoder: str) -> None:
     assert torch.allclose(torch.cat([first, second], 1), whole, atol=1e-5)
 
 
+@pytest.mark.shapes_checked_elsewhere
 @pytest.mark.parametrize(("encoder", "decoder"), PAIRS)
 def test_the_decoder_is_causal(encoder: str, decoder: str) -> None:
     net, tokens = generator(encoder, decoder), targets()
@@ -72,6 +74,7 @@ def test_the_decoder_is_causal(encoder: str, decoder: str) -> None:
     assert not torch.allclose(before[:, 3:], after[:, 3:], atol=1e-4)
 
 
+@pytest.mark.shapes_checked_elsewhere
 @pytest.mark.parametrize(("encoder", "decoder"), PAIRS)
 def test_padding_is_invisible_and_a_batch_is_its_rows(encoder: str, decoder: str) -> None:
     net, tokens, source = generator(encoder, decoder), targets(), source_batch()
@@ -336,7 +339,8 @@ def test_every_network_is_entered_the_same_way(name: str) -> None:
 @pytest.mark.parametrize("decoder", DECODERS)
 def test_a_decoder_uses_its_parameters_only_when_it_is_called(decoder: str) -> None:
     """As with sharded weights, which are there only inside `forward`."""
-    net = generator("lstm", decoder)
+    net = network("translate", "lstm", decoder)
+    assert isinstance(net, Generator)
     memory = net.encode((source_batch(),))
     weights = {name: p.data for name, p in net.decoder.named_parameters()}
     for parameter in net.decoder.parameters():
