@@ -55,7 +55,8 @@ class TaskSettings(Strict):
     @property
     def tokenizers(self) -> tuple[Tokenizer, ...]:
         """One for all texts, or one for the sources and one for a target that is text."""
-        raise NotImplementedError
+        values = (getattr(self, name) for name in type(self).model_fields)
+        return tuple(value for value in values if isinstance(value, Tokenizer))
 
 
 class LanguageModel(TaskSettings):
@@ -71,10 +72,6 @@ class LanguageModel(TaskSettings):
     # the window of a Transformer, the length of truncated back-propagation of an RNN
     context: Positive = 128
 
-    @property
-    def tokenizers(self) -> tuple[Tokenizer, ...]:
-        return (self.tokenizer,)
-
 
 class Classify(TaskSettings):
     """Text to a label; several text columns are read one after the other."""
@@ -85,10 +82,6 @@ class Classify(TaskSettings):
     kind: Literal["classify"] = "classify"
     tokenizer: Tokenizer = Tokenizer(kind="word", size=30000, split_punctuation=True)
 
-    @property
-    def tokenizers(self) -> tuple[Tokenizer, ...]:
-        return (self.tokenizer,)
-
 
 class Tag(TaskSettings):
     """A label for every word."""
@@ -98,10 +91,6 @@ class Tag(TaskSettings):
 
     kind: Literal["tag"] = "tag"
     tokenizer: Tokenizer = Tokenizer(kind="bpe", size=4000)
-
-    @property
-    def tokenizers(self) -> tuple[Tokenizer, ...]:
-        return (self.tokenizer,)
 
 
 class Translate(TaskSettings):

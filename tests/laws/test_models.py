@@ -86,6 +86,7 @@ def test_padding_is_invisible_and_a_batch_is_its_rows(encoder: str, decoder: str
             assert torch.allclose(logits[0], together[b], atol=1e-5)
 
 
+@pytest.mark.shapes_checked_elsewhere
 @pytest.mark.parametrize(("encoder", "decoder"), PAIRS)
 def test_watching_changes_nothing(encoder: str, decoder: str) -> None:
     net, tokens, source = generator(encoder, decoder), targets(), source_batch()
