@@ -74,7 +74,8 @@ class Translate(GeneratingTask):
         """The loss, and the metrics of what `answer` says to each different source."""
         queries = [Query(source, number) for number, source in enumerate(references_of(examples))]
         texts = [found.text for found in answer(queries)]
-        loss = self.mean_loss(network, corpus, len(examples))
+        rows = sum(len(row.references) for row in examples)
+        loss = self.mean_loss(network, corpus, rows)
         return {"loss": loss} | self.measured(examples, texts)
 
     def mean_loss(self, network: Generator, corpus: Corpus, rows: int) -> float:

@@ -34,14 +34,15 @@ class Gradients:
     """Sums gradients; remembers what did not fit into memory."""
 
     def __init__(
-        self, network: Network, device: torch.device, dtype: torch.dtype, scaler: Any
+        self, network: Network, device: torch.device, dtype: torch.dtype, scaler: Any, seed: int
     ) -> None:
         self.network, self.device, self.dtype, self.scaler = network, device, dtype, scaler
+        self.seed = seed
         self.too_large: int | None = None  # positions: slices of this size or more do not fit
-        self.trying: tuple[Batch, int]  # a batch, and how many of its rows
+        self.trying: tuple[Batch, int] | None = None  # a batch, and how many of its rows
 
     def sum(
-        self, batches: Sequence[Batch], carry: Any, progress: float, seed: int, stop: Stop
+        self, batches: Sequence[Batch], carry: Any, progress: float, step: int, stop: Stop
     ) -> Sums:
         """The sums over some batches, tried with smaller slices as long as memory ends.
 
@@ -49,14 +50,14 @@ class Gradients:
         """
         while True:
             try:
-                return self.sum_once(batches, carry, progress, seed, stop)
+                return self.sum_once(batches, carry, progress, step, stop)
             except Interrupted:
                 self.clear()
                 raise
             except (RuntimeError, MemoryError) as error:
-                if not out_of_memory(error):
+                if not out_of_memory(error) or self.trying is None:
                     raise
-                message = str(error).splitlines()[0]
+                message = (str(error).splitlines() or ["no memory"])[0]
             # Here the error is gone, and with it the frames that held on to the memory.
             self.clear()
             if self.device.type == "cuda":
@@ -64,16 +65,17 @@ class Gradients:
             batch, rows = self.trying
             if rows == 1:
                 raise TrainingError(
-                    f"out of memory with one example of {batch.width} tokens: "
+                    f"out of memory with one example of {batch.width} tokens, at step {step + 1}: "
                     f"lower data.max_len, or take a smaller network ({message})"
                 )
             self.too_large = rows * batch.width
 
     def sum_once(
-        self, batches: Sequence[Batch], carry: Any, progress: float, seed: int, stop: Stop
+        self, batches: Sequence[Batch], carry: Any, progress: float, step: int, stop: Stop
     ) -> Sums:
-        """Forward and backward through every batch."""
-        seed_all(seed, self.device)
+        """Forward and backward through every batch; the random numbers are those of the step."""
+        self.trying = None
+        seed_all((self.seed * 1_000_003 + step) % 2**63, self.device)
         half = self.dtype != torch.float32
         nll, count = torch.zeros((), device=self.device), 0
         for batch in batches:

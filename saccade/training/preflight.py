@@ -80,7 +80,7 @@ def time_of(trainer: Trainer, batch: Batch, stop: Stop) -> float:
     with stop.interruptible(), torch.random.fork_rng(devices=[]):
         try:
             trainer.network.train()
-            trainer.gradients.sum([batch], None, 0.5, trainer.task.config.seed, Stop())
+            trainer.gradients.sum([batch], None, 0.5, trainer.at.step, Stop())
         finally:
             trainer.gradients.clear()
     return perf_counter() - began

@@ -25,7 +25,7 @@ from saccade.training import saving
 from saccade.training.gradients import Gradients
 from saccade.training.optim import MovingAverage, build_optimizer, rate_at, scale_gradients
 from saccade.training.saving import Position
-from saccade.training.stop import Stop
+from saccade.training.stop import Interrupted, Stop
 
 # Where memory may end, and what to do then.
 EVALUATING = ("an evaluation", "lower decode.batch_tokens in config.toml")
@@ -56,7 +56,8 @@ class Trainer:
         self.dtype = choose_precision(self.config, self.device)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.dtype == torch.float16)
         self.parameters = list(network.parameters())
-        self.gradients = Gradients(network, self.device, self.dtype, self.scaler)
+        seed = task.config.seed
+        self.gradients = Gradients(network, self.device, self.dtype, self.scaler, seed)
         self.doing: tuple[str, str] | None = None  # for the wording of an error
         self.begin()
 
@@ -78,9 +79,8 @@ class Trainer:
             group["lr"] = rate
         if not self.network.training:
             self.network.train()
-        seed = (self.task.config.seed * 1_000_003 + at.step) % 2**63
         with stop.unchanged(lambda: saving.save(self, due=False)):
-            sums = self.gradients.sum(batches, self.carry, progress, seed, stop)
+            sums = self.gradients.sum(batches, self.carry, progress, at.step, stop)
             self.scaler.unscale_(self.optimizer)
             norm = scale_gradients(self.parameters, max(sums.count, 1), self.config.clip)
             finite = isfinite(float(norm + sums.nll))
@@ -131,6 +131,9 @@ class Trainer:
                 scores = self.task.evaluate(self.network, corpus, examples, quick)
             self.doing = None
             return scores
+        except Interrupted:
+            self.doing = None
+            raise
         finally:
             swap()
 

@@ -104,6 +104,7 @@ def test_two_text_columns_classify(tmp_path: Path) -> None:
 def test_a_source_with_several_targets_may_be_given_any(tmp_path: Path) -> None:
     task, network = small_task("translate", tmp_path)
     said = predict(task, network, [("abc",)], width=1)[0].text or "a"
+    losses: list[float] = []
     for rows in (
         [Example(("abc",), "dd"), Example(("abc",), said)],
         [Example(("abc",), "dd", others=(said,))],
@@ -111,6 +112,8 @@ def test_a_source_with_several_targets_may_be_given_any(tmp_path: Path) -> None:
         assert len(task.encode(rows)) == 2
         found = task.evaluate(network, task.encode(rows), rows, quick=True)
         assert found["sequence_error"] == 0.0
+        losses.append(found["loss"])
+    assert losses[0] == pytest.approx(losses[1])  # of all targets, however they are written down
 
 
 def test_dropped_words_are_never_special() -> None:
