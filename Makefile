@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test test-slow test-faults check format bench bench-decode docs clean
+.PHONY: setup demo test test-slow test-faults test-mutations check format bench bench-decode docs clean
 
 setup: .venv/ready
 
@@ -23,6 +23,10 @@ test-slow: setup
 
 test-faults: setup
 	$(BIN)/python -m pytest -m faults --numprocesses 2 tests/faults
+
+# Breaks the code on purpose, and fails if the fast tests do not notice.
+test-mutations: setup
+	$(BIN)/python -m tests.mutations.run
 
 check: setup
 	$(BIN)/ruff check .

@@ -6,9 +6,12 @@ Heavy imports stand inside the commands, so that `saccade --help` is instant.
 
 import io
 import json
+import os
+import shlex
 import signal
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict
 from itertools import repeat
 from pathlib import Path
@@ -16,6 +19,7 @@ from typing import Annotated, Any, Literal, NoReturn
 
 import typer
 
+from saccade import __version__
 from saccade.errors import SaccadeError
 
 app = typer.Typer(
@@ -23,7 +27,6 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    help="Sequence models: one command from a raw file to a model.",
 )
 MISUSE: Any = typer.BadParameter.__mro__[2]  # ClickException, of whichever click typer brings
 MAX_ERROR_LINES = 10
@@ -34,10 +37,11 @@ DataOrConfig = Annotated[
     typer.Argument(help="A data file (or two, aligned line by line), or a configuration.toml."),
 ]
 TaskName = Annotated[
-    str | None, typer.Option(help="language, classify, tag or translate; else by the file's shape.")
+    str | None,
+    typer.Option(help="language, classify, tag or translate; else guessed from the file."),
 ]
 DevFiles = Annotated[
-    list[str] | None, typer.Option(help="A file to measure on (twice for two files).")
+    list[str] | None, typer.Option(help="A file to measure on (given twice for two aligned files).")
 ]
 RunFolder = Annotated[Path, typer.Argument(help="A run's directory.", metavar="RUN")]
 Settings = Annotated[
@@ -45,16 +49,32 @@ Settings = Annotated[
 ]
 DecodeSettings = Annotated[
     list[str] | None,
-    typer.Option("--set", help="A setting of [decode], as in --set decode.temperature=0.7."),
+    typer.Option("--set", help="A setting of decoding, as in --set decode.alpha=0.6."),
 ]
 Engine = Annotated[
     str | None, typer.Option(help="auto, torch or ctranslate2 (extra 'fast'); else as configured.")
 ]
-Int8 = Annotated[bool, typer.Option("--int8", help="Weights of 8 bits: faster on a CPU.")]
+Int8 = Annotated[bool, typer.Option("--int8", help="8-bit weights: faster on a CPU.")]
 Others = Annotated[
     list[Path] | None, typer.Option("--with", help="Another run, for an ensemble with this one.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"saccade {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    """Sequence models: one command from a raw file to a model."""
 
 
 @app.command()
@@ -65,7 +85,7 @@ def train(
     out: Annotated[Path | None, typer.Option(help="The run's directory.")] = None,
     settings: Settings = None,
 ) -> None:
-    """Train a model from a raw file, with no configuration at all or with any."""
+    """Train a model from a raw file. What you do not set is chosen for you."""
     from saccade.training.stop import Interrupted, Stop
 
     with Stop() as stop:
@@ -79,7 +99,7 @@ def train(
         except Interrupted:
             _stopped(save_unprepared(raw, out))
         folder = new_folder(config, out)
-        say(f"{config.data.train[0]}: {reason}; all settings are in {folder / 'config.toml'}")
+        say(f"{config.data.train[0]}: {reason}")
         _follow(start(config, folder, stop, seen), folder)
 
 
@@ -91,7 +111,7 @@ def resume(
         typer.Option("--set", help="A limit to raise, as in --set train.steps=2000."),
     ] = None,
 ) -> None:
-    """Go on with a run that was stopped, or further with one that has ended."""
+    """Go on with a run that was stopped. With a higher limit one that has ended goes on, too."""
     from saccade.training.stop import Stop
 
     with Stop() as stop:
@@ -108,7 +128,7 @@ def resume(
 
 @app.command()
 def verify(run: RunFolder, as_json: AsJson = False) -> None:
-    """Try the laws on a run: batch = single, cached = uncached, ...; exit 1 if one fails."""
+    """Test a run. Batches, caches and engines must give the same; exit 1 if one does not."""
     from saccade.verify import verify as laws
 
     _end_quietly()
@@ -126,12 +146,12 @@ def verify(run: RunFolder, as_json: AsJson = False) -> None:
 def predict(
     run: RunFolder,
     file: Annotated[Path | None, typer.Argument(help="Lines to read; else standard input.")] = None,
-    width: Annotated[int | None, typer.Option(help="Of the beam; 1 is greedy.")] = None,
-    nbest: Annotated[int, typer.Option(help="So many for each line, best first.")] = 1,
-    sample: Annotated[bool, typer.Option("--sample", help="Draw instead of searching.")] = False,
-    prefix: Annotated[str, typer.Option(help="How every output has to begin.")] = "",
+    width: Annotated[int | None, typer.Option(help="The beam's width; 1 is greedy search.")] = None,
+    nbest: Annotated[int, typer.Option(help="Answers to each line, the best first.")] = 1,
+    sample: Annotated[bool, typer.Option("--sample", help="Sample instead of searching.")] = False,
+    prefix: Annotated[str, typer.Option(help="What every answer has to begin with.")] = "",
     prefixes: Annotated[
-        Path | None, typer.Option(help="A file with how each output has to begin, line by line.")
+        Path | None, typer.Option(help="A file: what each answer has to begin with, line by line.")
     ] = None,
     others: Others = None,
     settings: DecodeSettings = None,
@@ -143,7 +163,7 @@ def predict(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """A line in, a line out, in order; with --nbest up to N lines of score<TAB>text for each."""
+    """Answer each line with a line. With --nbest up to N lines of score<TAB>text for each."""
     from saccade.errors import ConfigError
     from saccade.runs.machine import tune_malloc
     from saccade.runs.run import LINES_AT_ONCE, load
@@ -151,7 +171,7 @@ def predict(
 
     _end_quietly()
     if details and not as_json:
-        raise ConfigError("--details are for a program to read: add --json")
+        raise ConfigError("--details are for programs to read: add --json")
     wanted = _decode(settings, engine, int8)
     wanted |= {"width": width} if width is not None else {}
     wanted |= {"kind": "sample"} if sample else {}
@@ -160,6 +180,8 @@ def predict(
     model = load(run, device)
     fellows = [load(other, device) for other in others or []]
     named = file is not None and str(file) != "-"
+    name = str(file) if named else "standard input"
+    unknown: list[int] = []  # of each line that has what the model has no token for
     inputs = model.sources(file) if file and model.reads(file) else lines(file)
     if stream:
         lone = nbest == 1 and (width or 1) == 1 and not (prefix or prefixes or others or as_json)
@@ -170,9 +192,11 @@ def predict(
             )
         request = model.text_request(wanted)
         for number, item in enumerate(inputs, 1):
-            for piece in model.stream_text(item, number=number, request=request):
+            for piece in model.stream_text(item, number=number, request=request, file=name):
                 print(one_line(piece), end="", flush=True)
             print(flush=True)
+            unknown += [count] if (count := model.unknown(item)) else []
+        _warn_of_unknown(unknown, model.task)
         return
     scored = as_json or nbest > 1
     request = model.request(
@@ -183,13 +207,15 @@ def predict(
     begin: Any = lines(prefixes) if prefixes else repeat(prefix)
     at_once = 1 if not named and sys.stdin.isatty() else LINES_AT_ONCE
     lost = 0
-    found = model.stream(inputs, request, begin, at_once)
+    found = model.stream(inputs, request, begin, at_once, name)
     with model:  # its processes end with it, also when it is interrupted
         for number, one in enumerate(counting(found, file if named else None), 1):
             if one.problem:
                 lost += 1
-                say(f"{file if named else 'standard input'}:{number}: {one.problem}; left empty")
+                say(f"{model.place(number, name)}: {one.problem}; left empty")
+            unknown += [one.unknown] if one.unknown else []
             print("\n".join(_shown(one, nbest, as_json, model.task)))
+    _warn_of_unknown(unknown, model.task)
     if lost:
         say(f"{_lines(lost)} could not be answered: left empty")
     if prefixes and next(begin, None) is not None:
@@ -198,6 +224,16 @@ def predict(
 
 def _lines(count: int) -> str:
     return f"{count:,} line{'' if count == 1 else 's'}"
+
+
+def _warn_of_unknown(counts: list[int], task: Any) -> None:
+    """Say how much of its input a language model has read as <unk>: its answers may suffer."""
+    if counts:
+        from saccade.data.lines import counted
+
+        thing = "word" if task.output.config.kind == "word" else "character"
+        what = f"{counted(sum(counts), thing)} of the input in {_lines(len(counts))}"
+        say(f"{what} not in the model's vocabulary: read as <unk>, and printed as given")
 
 
 def _shown(one: Any, nbest: int, as_json: bool, task: Any) -> list[str]:
@@ -210,6 +246,8 @@ def _shown(one: Any, nbest: int, as_json: bool, task: Any) -> list[str]:
     if one.problem:
         return [json.dumps([{"text": "", "problem": one.problem}], ensure_ascii=False)]
     answers: list[dict[str, Any]] = [{"text": text, "score": score} for text, score in ranked]
+    if one.unknown:
+        answers[0]["unknown"] = one.unknown
     if one.tokens:
         answers[0]["tokens"] = [token._asdict() for token in one.tokens]
     if one.tree is not None:
@@ -231,15 +269,18 @@ def evaluate(
     int8: Int8 = False,
     as_json: AsJson = False,
 ) -> None:
-    """The task's metrics on a file."""
+    """Print the task's metrics on a file."""
     from saccade.runs.machine import tune_malloc
     from saccade.runs.run import load
+    from saccade.training.report import following
 
+    _end_quietly()
     tune_malloc()
     wanted = _decode(settings, engine, int8)
     device = _device(wanted)
     fellows = [load(other, device) for other in others or []]
-    scores = load(run, device).evaluate(*(data or []), settings=wanted, others=fellows)
+    model = load(run, device)
+    scores = following(model.evaluating(*(data or []), settings=wanted, others=fellows))
     if as_json:
         print(json.dumps(scores))
     else:
@@ -249,7 +290,7 @@ def evaluate(
 
 @app.command()
 def score(run: RunFolder, data: Data, as_json: AsJson = False) -> None:
-    """log p(target | source) and perplexity of each example, a line each."""
+    """Print log p of each target. A line for each example: log p, tokens, perplexity."""
     from math import exp
 
     from saccade.runs.machine import tune_malloc
@@ -277,15 +318,17 @@ def exact(
     run: RunFolder,
     data: Data,
     alpha: Annotated[
-        float, typer.Option(help="The optimum is by log p / |y|^alpha; 0 is log p itself.")
+        float, typer.Option(help="The best is by log p / length^alpha; 0 is log p itself.")
     ] = 0.0,
-    budget: Annotated[int, typer.Option(help="Prefixes that a line may extend.")] = 20_000,
-    order: Annotated[str, typer.Option(help="depth or best: what is extended first.")] = "depth",
+    budget: Annotated[
+        int, typer.Option(help="Prefixes to extend, at most, for each line.")
+    ] = 20_000,
+    order: Annotated[str, typer.Option(help="depth or best: what to extend first.")] = "depth",
     limit: Annotated[int | None, typer.Option(help="Only so many lines.")] = None,
     settings: DecodeSettings = None,
     as_json: AsJson = False,
 ) -> None:
-    """The best output of all beside what beams find: errors of the search, and of the model."""
+    """Find the best outputs of all. Beside those of beams they tell if search or model errs."""
     from itertools import islice
 
     from saccade.runs.machine import tune_malloc
@@ -330,7 +373,7 @@ def export(
     to: Annotated[str, typer.Option(help="The format: ctranslate2.")],
     out: Annotated[Path | None, typer.Option(help="The folder; else inside the run.")] = None,
 ) -> None:
-    """Write the model for another engine; inside the run, `predict` finds it there."""
+    """Write the model for another engine. Inside the run, `predict` finds it."""
     from saccade.errors import ConfigError
     from saccade.runs.run import load
 
@@ -347,7 +390,7 @@ def check(
     settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
-    """What is wrong with the data, with file and line; exit 1 if anything is."""
+    """Find what is wrong with the data. Names file and line; exit 1 if there is anything."""
     from collections import Counter
 
     from saccade.check.doctor import check as findings_of
@@ -403,7 +446,10 @@ def _decode(settings: list[str] | None, engine: str | None, int8: bool) -> dict[
     for setting in settings or []:
         assign_text(raw, setting)
     if set(raw) - {"decode"}:
-        raise ConfigError("--set: here only keys of decode count, as in decode.temperature=0.7")
+        raise ConfigError(
+            "--set: only the keys of decode can be changed here, as in --set decode.alpha=0.6; "
+            "the rest was settled in training"
+        )
     wanted = dict(raw.get("decode", {}))
     wanted |= {"engine": engine} if engine is not None else {}
     return wanted | ({"int8": True} if int8 else {})
@@ -421,22 +467,24 @@ def _end_quietly() -> None:
 
 
 def _stopped(folder: Path) -> NoReturn:
-    say(f"all is saved; go on with: saccade resume {folder}")
+    say(f"all is saved; go on with: saccade resume {shlex.quote(str(folder))}")
     raise typer.Exit(75)
 
 
 def _follow(events: Any, folder: Path) -> None:
     """Show a training run to its end, and say what can be done with it."""
-    from saccade.training.events import Finished
+    from saccade.training.events import Finished, Prepared
     from saccade.training.report import show
 
     for event in show(events, folder):
+        if isinstance(event, Prepared) and not event.start:
+            say(f"all settings are in {folder / 'config.toml'}")
         if isinstance(event, Finished) and event.stopped:
             _stopped(folder)
         if isinstance(event, Finished):
             for name, value in event.scores.items():
                 print(f"{name}\t{value:.4f}")
-    say(f"the run is in {folder}; next: saccade predict {folder} FILE")
+    say(f"the run is in {folder}; next: saccade predict {shlex.quote(str(folder))} FILE")
 
 
 def lines(path: Path | None) -> Iterator[str]:
@@ -467,6 +515,8 @@ def main() -> NoReturn:
     """The entry point: a user's mistake is a few lines and exit 2, never a traceback."""
     try:
         code = app(standalone_mode=False)
+        if code == 130:  # typer has seen Ctrl-C first
+            raise KeyboardInterrupt
         sys.stdout.flush()
     except SaccadeError as error:
         lines = str(error).splitlines()
@@ -477,8 +527,10 @@ def main() -> NoReturn:
         error.show()
         sys.exit(error.exit_code)
     except (typer.Abort, KeyboardInterrupt):
-        say("stopped before there was anything to save")
-        sys.exit(130)
+        say("stopped; there was nothing to save yet")
+        with suppress(OSError):
+            sys.stdout.flush()
+        os._exit(130)  # at once, whatever threads and libraries are still doing
     sys.exit(code or 0)
 
 

@@ -28,7 +28,7 @@ from saccade.models.networks import Generator, Network, shifted
 from saccade.nn.dropout import RowSlice, slice_of
 from saccade.nn.padded import Padded
 from saccade.runs import checkpoints, files
-from saccade.runs.guard import check_ids
+from saccade.runs.guard import check_ids, own_paths
 from saccade.runs.run import load
 from saccade.setup.prepare import reopen
 from saccade.tasks.generate import GeneratingTask
@@ -205,7 +205,7 @@ def resuming_is_never_having_stopped(sample: Sample) -> Law:
             "precision": "fp32",
         }
     )
-    config = sample.config.model_copy(update={"train": train})
+    config = own_paths(sample.config, sample.folder).model_copy(update={"train": train})
     task = load_task(config, sample.folder)
     ready = reopen(config, sample.folder)
     check_ids(task, ready.train, sample.folder)

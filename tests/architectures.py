@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from saccade.config import Config, parse
+from saccade.config import Config, Tokenizer, parse
 from saccade.decoding.search import Step
 from saccade.decoding.steps import ensemble, stepper
 from saccade.models.build import build
@@ -76,10 +76,17 @@ def config_of(task: str, encoder: str | None = None, decoder: str | None = None)
 
 
 def network(
-    task: str, encoder: str | None = None, decoder: str | None = None, sources: int = 1
+    task: str, encoder: str | None = None, decoder: str | None = None, fusion: str = ""
 ) -> Network:
-    """A small network with random weights, larger than the first ones so that differences show."""
-    built = build(config_of(task, encoder, decoder), [IDS] * sources, IDS, seed=3)
+    """A small network with random weights, larger than the first ones so that differences show.
+
+    With a kind of fusion it has two sources.
+    """
+    config = config_of(task, encoder, decoder)
+    if fusion:
+        settings = config.task.model_copy(update={"columns": {"2": Tokenizer()}, "fusion": fusion})
+        config = config.model_copy(update={"task": settings})
+    built = build(config, [IDS, IDS] if fusion else [IDS], IDS, seed=3)
     with torch.no_grad():
         for parameter in built.parameters():
             parameter.add_(0.2 * torch.randn_like(parameter))

@@ -47,6 +47,11 @@ def corpus(folder: Path, task: str) -> Path:
     match task:
         case "translate":
             lines = [f"{word}\t{word[::-1]}" for word in words]
+        case "inflect":  # a stem, and what to do with it
+            tags = ["N", "N;PL", "V;PST", "N;PL;ACC"]
+            lines = [f"{word}\t{tags[i % 4]}\t{word}{i % 4}" for i, word in enumerate(words)]
+        case "compare":
+            lines = [f"{word}\t{words[i // 2]}\t{i % 2}" for i, word in enumerate(words)]
         case "classify":
             lines = [f"{word} x{i}\t{word[0]}" for i, word in enumerate(words)]
         case "tag":
@@ -70,6 +75,7 @@ def settings(name: str, folder: Path, **more: Any) -> Any:
         "average": 0.9,
         "word_dropout": 0.1,
         "patience": 50,
+        "processes": 1,
     } | more
     return fill_config(raw, where)[0]
 

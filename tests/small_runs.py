@@ -18,15 +18,21 @@ SOURCES = {
     "classify": [("abc x1",), ("d",), ("abcd ab",), ("a b c",), ("cc",)],
     "tag": [("a", "b"), ("d",), ("a", "b", "c", "d"), ("c", "c"), ("b", "a", "d")],
     "language": [("abc d",), ("d",), ("abcd",), ("a",), ("cc ab",)],
+    "inflect": [("abc", "V;PST"), ("d", "N"), ("abcdab", "N;PL;ACC"), ("ab", ""), ("", "N;PL")],
+    "compare": [("abc", "ab d"), ("d", "d"), ("abcd", "a"), ("ab", ""), ("", "cc ab")],
 }
+SEVERAL = {"inflect": "translate", "compare": "classify"}  # tasks with two sources
 
 
 def small_task(
     kind: str, folder: Path, encoder: str = "lstm", decoder: str | None = None, **more: Any
 ) -> tuple[Task, Network]:
     """A task with vocabularies from a small file, and a network with random weights."""
-    raw, where = gather(corpus(folder, kind), task=kind)
+    raw, where = gather(corpus(folder, kind), task=SEVERAL.get(kind, kind))
     raw["data"]["max_len"] = 40
+    if kind == "compare":
+        raw["task"]["columns"] = {"2": {"kind": "char", "size": 30}}
+    kind = SEVERAL.get(kind, kind)
     if kind != "language":
         raw["encoder"] = ENCODERS[encoder]
     if kind in ("translate", "language"):

@@ -6,6 +6,8 @@ import pytest
 
 from saccade import config as c
 from saccade.config import Config, assign_text, parse, write_toml
+from saccade.config.schema import Strict
+from saccade.config.toml import validate
 from saccade.errors import ConfigError
 from tests.architectures import DECODERS, ENCODERS, config_of
 
@@ -42,6 +44,16 @@ def test_an_unknown_key_is_refused_with_the_nearest() -> None:
 def test_a_key_in_the_wrong_table_is_shown_the_right_one() -> None:
     found = mistakes(translate(rate=0.1))
     assert found == ["run.toml: unknown key 'rate' (did you mean 'train.rate'?)"]
+
+
+def test_nobody_is_shown_the_key_that_was_refused() -> None:
+    class OneTask(Strict):
+        task: c.Classify
+
+    raw = {"task": {"kind": "classify", "joint": True}}
+    with pytest.raises(ConfigError, match=r"unknown key 'task\.joint'; the keys here are") as told:
+        validate(OneTask, raw, "x")
+    assert "did you mean 'task.joint'" not in str(told.value)
 
 
 def test_impossible_sizes_are_refused() -> None:
@@ -161,13 +173,13 @@ def test_a_table_without_a_kind_is_a_beam() -> None:
 
 def test_a_key_of_another_kind_is_refused_with_that_kind() -> None:
     assert mistakes(translate(decode={"temperature": 0.7})) == [
-        "run.toml: decode.temperature belongs to decode.kind = 'sample'"
+        "run.toml: decode.temperature belongs to decode.kind = 'sample'; set that, or leave it out"
     ]
     assert mistakes(translate(decode={"kind": "sample", "width": 3})) == [
-        "run.toml: decode.width belongs to decode.kind = 'beam'"
+        "run.toml: decode.width belongs to decode.kind = 'beam'; set that, or leave it out"
     ]
     assert mistakes(translate(encoder={"kind": "transformer", "cell": "gru"})) == [
-        "run.toml: encoder.cell belongs to encoder.kind = 'recurrent'"
+        "run.toml: encoder.cell belongs to encoder.kind = 'recurrent'; set that, or leave it out"
     ]
     assert "did you mean 'temperature', of decode.kind = 'sample'?" in "".join(
         mistakes(translate(decode={"temprature": 0.7}))
@@ -192,7 +204,7 @@ def test_another_kind_keeps_what_both_share() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"temperature": 0.7}, r"belongs to decode\.kind = 'sample' \(add --sample\)"),
+        ({"temperature": 0.7}, r"a setting of sampling; set decode\.kind to 'sample'"),
         ({"sample": True, "width": 3}, "leave out --sample"),
         ({"sample": "yes"}, "decode.sample"),
         ({"sample": True, "kind": "beam"}, "decode.sample"),
@@ -203,7 +215,7 @@ def test_settings_that_contradict_the_kind_are_refused(settings: dict, message: 
     with pytest.raises(ConfigError, match=message):
         c.change_decode(c.Beam(), settings)
     if "width" in settings:
-        with pytest.raises(ConfigError, match=r"--set decode\.kind=beam"):
+        with pytest.raises(ConfigError, match=r"set decode\.kind to 'beam'"):
             c.change_decode(c.Sample(), {"width": 3})
 
 

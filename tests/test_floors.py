@@ -19,6 +19,7 @@ FLOORS = {
     **dict.fromkeys(("training", "inspect", "plan"), 7),
     **dict.fromkeys(("serve", "verify"), 8),
     "cli": 9,
+    "__main__": 10,
 }
 
 
@@ -32,6 +33,7 @@ def imported(path: Path) -> set[str]:
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("saccade"):
             parts = (node.module or "").split(".")
             names.update([parts[1]] if len(parts) > 1 else [alias.name for alias in node.names])
+            names.discard("__version__")  # of the package itself
         elif isinstance(node, ast.Import):
             names.update(a.name.split(".")[1] for a in node.names if a.name.startswith("saccade."))
     return names

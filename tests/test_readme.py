@@ -54,9 +54,9 @@ def run(desk: Path, *command: str) -> str:
 def test_the_shell_of_the_readme_is_true(
     desk: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """In one process, which is spared ten imports of torch."""
+    """In one process, which is spared eight imports of torch."""
     lines = [line.split("   #")[0].strip() for line in block("sh").splitlines()]
-    assert len(lines) == 10
+    assert len(lines) == 8
     monkeypatch.chdir(desk)
     printed = {}
     for line in lines:

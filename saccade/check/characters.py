@@ -42,6 +42,7 @@ _REPLACED = re.compile("\ufffd")
 _NO_BREAK = re.compile("[\u00a0\u2007\u202f]")
 _AFTER = "\u0080-¿€‚ƒ„…†‡ˆ‰Š‹ŒŽ‘’“”•–—˜™š›œžŸ"  # how Windows shows the bytes 80 to BF
 _MOJIBAKE = re.compile(f"(?<![A-ZÀ-Ý])(?:Ã[{_AFTER}]|Â[\u0080-¿]|â€[{_AFTER}])")
+_QUOTED = re.compile(r'"[^"]*(?:""[^"]*)+"')
 _WORD = re.compile(r"[^\W\d_]+")
 _MIXED = re.compile(f"[{_LATIN}][{_OTHER}]|[{_OTHER}][{_LATIN}]")
 _FOREIGN = re.compile(f"[{_OTHER}]")
@@ -81,6 +82,10 @@ def _replaced(text: str) -> Hit | None:
 def _no_break(text: str) -> Hit | None:
     found = _NO_BREAK.search(text)
     return found and (found.start(), f"a {_name(found[0])} looks like a blank")
+
+
+def _quoted(text: str) -> Hit | None:
+    return (0, "in quotes, with quotes inside written twice") if _QUOTED.fullmatch(text) else None
 
 
 def _mojibake(text: str) -> Hit | None:
@@ -126,6 +131,7 @@ FINDERS: dict[str, Callable[[str], Hit | None]] = {
     "control": _control,
     "invisible": _invisible,
     "replaced": _replaced,
+    "quoted": _quoted,
     "mojibake": _mojibake,
     "look-alike": _look_alike,
     "no-break": _no_break,
@@ -134,6 +140,7 @@ _TRIGGERS = {
     "control": _CONTROL,
     "invisible": re.compile(f"{_INVISIBLE.pattern}|[\u200c\u200d]"),
     "replaced": _REPLACED,
+    "quoted": re.compile('"'),
     "mojibake": re.compile("[ÃÂâ]"),
     "look-alike": re.compile(f"[{_OTHER}{_STYLED}]"),
     "no-break": _NO_BREAK,

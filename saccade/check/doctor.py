@@ -6,11 +6,13 @@ tokenizer makes of it. The rows that are to be shown are fetched at the end.
 """
 
 import contextlib
+import re
 import unicodedata
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import floor
+from typing import Any
 
 import numpy as np
 
@@ -20,9 +22,10 @@ from saccade.check.characters import visible
 from saccade.check.findings import ADVICE, KEPT_PLACES, Finding, Group, Place, error, merged
 from saccade.check.profile import Array, LetterClasses
 from saccade.check.scan import Block, Scan
-from saccade.check.tokenizers import TokenizerSample, UnseenTokens, side_of
+from saccade.check.tokenizers import TokenizerSample, UnseenTokens, reader_of
 from saccade.data.layout import detect_layout
-from saccade.data.lines import Defect, Example, counted
+from saccade.data.lines import Defect, Example, counted, place
+from saccade.data.memory import given
 from saccade.data.sources import unseen
 from saccade.errors import DataError
 
@@ -46,33 +49,41 @@ class Pick:
     home: Scan | None = None  # where the partners are
 
 
-def check(data: c.Data, task: c.Task) -> Iterator[Finding]:
-    """Errors as they are met, one by one; then warnings and information, a group for each code."""
+def check(
+    data: c.Data, task: c.Task, examples: Any = None, dev_examples: Any = None
+) -> Iterator[Finding]:
+    """Errors as they are met, one by one; then warnings and information, a group for each code.
+
+    `examples` and `dev_examples` are from memory, in place of the files that `data` names.
+    """
     has_labels = task.target_type in ("label", "labels")
+    rows = data.train if examples is None else given(examples)
+    dev_rows = data.dev if dev_examples is None else given(dev_examples)
     with contextlib.suppress(DataError):  # `read` says the same as a defect
-        data = detect_layout(data.train, data, task.kind).fill(data)  # train decides for dev too
+        data = detect_layout(rows, data, task.kind).fill(data)  # train decides for dev too
     letters = LetterClasses()
-    train, dev = Scan(data.train, data, task, letters), Scan(data.dev, data, task, letters)
-    unseen_tokens = [UnseenTokens(settings) for settings in task.tokenizers]
+    train, dev = Scan(rows, data, task, letters), Scan(dev_rows, data, task, letters)
+    readers = task.texts(data.source)
+    unseen_tokens = [UnseenTokens(reader.tokenizer) for reader in readers]
     for block in dev.count_rows():  # before train, which is asked for its words
         if isinstance(block, Block):
             for i, texts in enumerate(block.columns):
-                token, file = unseen_tokens[side_of(i, len(block.columns), task)], dev.file(i)
+                token, file = unseen_tokens[reader_of(i, readers)], dev.file(i)
                 for row, text in zip(block.rows, texts, strict=True):
-                    token.add_dev(f"{file}:{row.line}", text)
+                    token.add_dev(place(file, row.line), text)
     for block in train.count_rows():
         if isinstance(block, Defect):
             yield error(block)
             continue
         for i, texts in enumerate(block.columns):
-            unseen_tokens[side_of(i, len(block.columns), task)].add_train(texts)
-    if data.dev:
+            unseen_tokens[reader_of(i, readers)].add_train(texts)
+    if dev_rows:
         yield from (error(row) for row in dev.rows() if isinstance(row, Defect))
-    if data.dev and has_labels:
+    if dev_rows and has_labels:
         yield from map(error, unseen(train.labels, dev.rows()))
     if not len(train.tally):
         return
-    sample = TokenizerSample(task, len(train.tally), int(train.tally.source_len.sum()))
+    sample = TokenizerSample(task, readers, len(train.tally), int(train.tally.source_len.sum()))
     for block in train.score(train):
         sample.add(block)
     for _ in dev.score(train):
@@ -86,10 +97,20 @@ def check(data: c.Data, task: c.Task) -> Iterator[Finding]:
         notes["tokenizer"] = sample.group()
     unseen_groups = [token.group() for token in unseen_tokens]
     notes["unseen-token"] = merged(group for group, many in unseen_groups if many)
-    yield from (notes[code].finding(code) for code in ADVICE if notes[code].count)
+    for code in (code for code in ADVICE if notes[code].count):
+        finding = notes[code].finding(code)
+        if code == "tokenizer":
+            finding = replace(finding, advice=finding.advice.format(key=_tokenizer_key(task)))
+        yield finding
     few = merged(group for group, many in unseen_groups if not many)
     if few.count:
         yield few.finding("unseen-token", "info")
+
+
+def _tokenizer_key(task: c.Task) -> str:
+    """The key of a task under which its first tokenizer is set."""
+    fields = type(task).model_fields
+    return next(name for name in fields if isinstance(getattr(task, name), c.Tokenizer))
 
 
 # --- what is looked for ---------------------------------------------------------------------------
@@ -114,15 +135,21 @@ def _labels(notes: dict[str, Group], train: Scan) -> None:
     if len(train.tally) >= MIN_LABELLED_ROWS:
         for label in labels.keys() - often.keys():
             line, text = train.first[label]
-            notes["rare-label"].add(f"{file}:{line}", f"the label {label!r} occurs once", text)
-        notes["rare-label"].places.sort(key=lambda place: int(place.where.rpartition(":")[2]))
+            notes["rare-label"].add(place(file, line), f"the label {label!r} occurs once", text)
+        notes["rare-label"].places.sort(key=lambda one: int(re.split("[: ]", one.where)[-1]))
     if train.target_type == "label" and often and len(train.tally) >= MIN_LABELLED_ROWS:
         total = sum(often.values())
         top, low = max(often, key=often.__getitem__), min(often, key=often.__getitem__)
-        if often[top] >= 0.9 * total or often[low] * 20 < total / len(often):
-            shares = f"{low!r} has {often[low]:,} of {total:,} examples, {top!r} has {often[top]:,}"
+        if len(labels) == 1:
+            line, text = train.first[top]
+            message = f"all {total:,} examples have the label {top!r}"
+            notes["one-label"].add(place(file, line), message, text)
+        elif often[top] >= 0.9 * total or often[low] * 20 < total / len(often):
+            low = min(labels, key=labels.__getitem__) if low == top else low  # one that occurs once
+            whole = counted(sum(labels.values()), "example")
+            shares = f"{low!r} has {labels[low]:,} of {whole}, {top!r} has {often[top]:,}"
             line, text = train.first[low]
-            notes["imbalance"].add(f"{file}:{line}", shares, text)
+            notes["imbalance"].add(place(file, line), shares, text)
     spelt: dict[str, list[str]] = defaultdict(list)
     for label in labels:
         plain = unicodedata.normalize("NFKC", label).casefold()
@@ -132,7 +159,7 @@ def _labels(notes: dict[str, Group], train: Scan) -> None:
         for label in rare:
             message = f"the label {visible(label)!r}, elsewhere {visible(usual)!r}"
             line, text = train.first[label]
-            notes["label-spelling"].add(f"{file}:{line}", message, text)
+            notes["label-spelling"].add(place(file, line), message, text)
 
 
 def _repeats(train: Scan, dev: Scan) -> Iterator[Pick]:
@@ -218,7 +245,8 @@ def _note_picks(notes: dict[str, Group], picks: list[Pick], train: Scan, dev: Sc
             if pick.partners is not None:
                 partner = rows[pick.home or pick.scan][int(pick.partners[i])]
             message, text = pick.say(row, partner)
-            group.places.append(Place(f"{pick.scan.file(pick.column)}:{row.line}", message, text))
+            where = place(pick.scan.file(pick.column), row.line)
+            group.places.append(Place(where, message, text))
         notes[pick.code] = merged([notes[pick.code], group])
 
 

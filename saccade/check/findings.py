@@ -22,6 +22,7 @@ ADVICE: dict[str, tuple[Level, str]] = {
     "conflict": ("warning", "decide on one label, or give the text that tells them apart"),
     "shift": ("warning", "look for a line that one file has and the other lacks near there"),
     "imbalance": ("warning", "add examples of the rare labels, or judge by macro F1"),
+    "one-label": ("warning", "there is nothing to learn: add other labels, or set data.target"),
     "rare-label": ("warning", "mend its spelling, add examples, or merge it with another"),
     "label-spelling": ("warning", "write it one way"),
     "long": ("warning", "are line breaks missing? Split it, or lower data.max_len"),
@@ -31,6 +32,7 @@ ADVICE: dict[str, tuple[Level, str]] = {
     "invisible": ("warning", "remove the character"),
     "look-alike": ("warning", "write the letter that it looks like"),
     "replaced": ("warning", "take the text from its source again, with the right encoding"),
+    "quoted": ("warning", "quotes of a spreadsheet? Set data.format=csv"),
     "mojibake": ("warning", "encode the text as it was decoded, then decode it as UTF-8"),
     "normalisation": ("warning", "bring all files to one form: unicodedata.normalize('NFC', text)"),
     "unseen-token": (
@@ -39,7 +41,7 @@ ADVICE: dict[str, tuple[Level, str]] = {
     ),
     "no-break": ("info", "a blank of its own to most tokenizers: replace it if it means no more"),
     "ceiling": ("info", "no model that sees the source alone gets more right"),
-    "tokenizer": ("info", "another cut: --set task.source.kind=char, .size=4000 ..."),
+    "tokenizer": ("info", "another cut: --set task.{key}.kind=char, .size=4000 ..."),
 }
 
 

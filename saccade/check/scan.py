@@ -5,7 +5,7 @@ What is kept of a row is a few numbers: a million pairs take some fifty megabyte
 
 import contextlib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -17,7 +17,8 @@ from saccade.check.characters import Characters, forms, visible
 from saccade.check.findings import KEPT_PLACES, Group
 from saccade.check.profile import Array, LetterClasses
 from saccade.check.tally import GrowingArray, TallyBuilder
-from saccade.data.lines import Defect, Example, FileError, cells_of, lines_of
+from saccade.data.lines import Defect, Example, FileError, cells_of, lines_of, place
+from saccade.data.memory import Memory
 from saccade.data.sources import read
 
 BLOCK_ROWS, BLOCK_CHARACTERS = 4096, 1 << 20
@@ -35,7 +36,13 @@ class Block:
 class Scan:
     """The rows of train, or of dev: read several times, never kept."""
 
-    def __init__(self, paths: tuple[str, ...], data: c.Data, task: c.Task, letters: LetterClasses):
+    def __init__(
+        self,
+        paths: Sequence[str] | Memory,
+        data: c.Data,
+        task: c.Task,
+        letters: LetterClasses,
+    ):
         self.paths, self.data, self.letters = paths, data, letters
         self.task_kind, self.target_type = task.kind, task.target_type
         self.tally = TallyBuilder().tally
@@ -51,7 +58,9 @@ class Scan:
         return read(self.paths, self.data, self.task_kind)
 
     def file(self, column: int) -> str:
-        """The file in which a column is."""
+        """The file in which a column is; none has one in memory."""
+        if isinstance(self.paths, Memory):
+            return ""
         if self.data.format != "lines":
             return self.paths[0]
         picks = [*self.data.source, self.data.target]
@@ -158,18 +167,18 @@ class Scan:
         if self.data.format in ("conllu", "columns"):
             word = text[:at].rpartition(" ")[2] + text[at:].partition(" ")[0]
             self._words.append((line, word, group, len(group.places)))
-        group.add(f"{self.file(column)}:{line}", message, visible(text, at))
+        group.add(place(self.file(column), line), message, visible(text, at))
 
     def _find_words(self) -> None:
         """Where a line is a word, give what was noted of a word that word's line."""
         wanted = sorted(self._words, key=lambda one: one[0])
         with contextlib.suppress(FileError):
-            for number, text in enumerate(lines_of(self.paths[0]), 1):
+            for number, text in enumerate(lines_of(self.file(0)), 1):
                 if not wanted:
                     return
                 cells = cells_of(text) if isinstance(text, str) else []
                 for one in [one for one in wanted if one[0] <= number and one[1] in cells]:
                     _, _, group, index = one
-                    found = replace(group.places[index], where=f"{self.paths[0]}:{number}")
+                    found = replace(group.places[index], where=place(self.file(0), number))
                     group.places[index] = found
                     wanted.remove(one)

@@ -7,7 +7,7 @@ from saccade import config as c
 from saccade.check.characters import visible
 from saccade.check.findings import Group
 from saccade.check.scan import Block
-from saccade.data.lines import Example, counted
+from saccade.data.lines import Example, counted, place
 from saccade.text.tokenizers import Tokenizer, alphabet
 from saccade.text.vocab import SPECIALS
 
@@ -19,9 +19,9 @@ MANY_UNSEEN_CHARACTERS = 0.03
 MIN_DEV_UNITS = 100  # words or characters of dev, before their share means anything
 
 
-def side_of(column: int, columns: int, task: c.Task) -> int:
+def reader_of(column: int, texts: Sequence[c.Source]) -> int:
     """Which of a task's tokenizers reads a column of text."""
-    return int(len(task.tokenizers) == 2 and column == columns - 1)
+    return next((i for i, text in enumerate(texts) if column in text.columns), 0)
 
 
 class UnseenTokens:
@@ -73,17 +73,17 @@ class UnseenTokens:
 class TokenizerSample:
     """A sample of the training texts, to show what tokenizers trained on it do."""
 
-    def __init__(self, task: c.Task, rows: int, characters: int):
-        self.task, self.rows = task, rows
+    def __init__(self, task: c.Task, texts: Sequence[c.Source], rows: int, characters: int):
+        self.task, self.texts, self.rows = task, texts, rows
         self.stride = max(1, -(-rows // SAMPLE_ROWS), -(-characters // SAMPLE_CHARACTERS))
         self.shown: list[Example] = []  # spread over the file
-        self.sample: list[list[str]] = [[] for _ in task.tokenizers]
+        self.sample: list[list[str]] = [[] for _ in texts]
 
     def add(self, block: Block) -> None:
         """Take every so many rows of a block into the sample."""
         for i, texts in enumerate(block.columns):
-            side = self.sample[side_of(i, len(block.columns), self.task)]
-            side += texts[-block.start % self.stride :: self.stride]
+            sample = self.sample[reader_of(i, self.texts)]
+            sample += texts[-block.start % self.stride :: self.stride]
         stop = block.start + len(block.rows)
         shown = range(self.rows // (2 * SHOWN_ROWS), self.rows, -(-self.rows // SHOWN_ROWS))
         self.shown += [block.rows[i - block.start] for i in shown if block.start <= i < stop]
@@ -91,16 +91,19 @@ class TokenizerSample:
     def group(self) -> Group:
         """What the tokenizers are, and the shown examples as tokens."""
         tokenizers = [
-            Tokenizer.train(settings, texts)
-            for settings, texts in zip(self.task.tokenizers, self.sample, strict=True)
+            Tokenizer.train(text.tokenizer, lines)
+            for text, lines in zip(self.texts, self.sample, strict=True)
         ]
         group = Group()
         rows = -(-self.rows // self.stride)
         of = f"{rows:,} of {self.rows:,}" if self.stride > 1 else f"{self.rows:,}"
-        names = ["source", "target"] if len(tokenizers) == 2 else ["text"]
+        names = ["source", *(f"source {i}" for i in range(2, len(tokenizers)))]
+        names = [*names[: len(tokenizers) - 1], "target"]
+        if self.task.target_type != "text" or len(tokenizers) == 1:
+            names = ["text", *(f"text {i}" for i in range(2, len(tokenizers) + 1))]
         for name, tokenizer in zip(names, tokenizers, strict=True):
             what = f"{tokenizer.config.kind}, {counted(len(tokenizer), 'piece')}"
-            group.add(self.shown[0].file, f"{name}: {what} from {of} rows")
+            group.add(place(self.shown[0].file), f"{name}: {what} from {of} rows")
         for row in self.shown:
             texts: list[tuple[str, ...]] = [(text,) for text in row.source]
             if self.task.target_type == "labels":
@@ -109,13 +112,15 @@ class TokenizerSample:
                 texts.append((str(row.target),))
             cut = []
             for i, words in enumerate(texts):
-                tokenizer = tokenizers[side_of(i, len(texts), self.task)]
+                tokenizer = tokenizers[reader_of(i, self.texts)]
                 [(ids, _)] = tokenizer.encode_words([words])
                 unknown = ids.count(tokenizer.specials.unk)
                 pieces = " ".join(piece.replace(" ", "␣") for piece in tokenizer.tokens(ids))
                 cut.append((len(ids), unknown, pieces))
             count = " + ".join(str(size) for size, _, _ in cut)
             unknown = sum(unknown for _, unknown, _ in cut)
-            message = f"{count} pieces" + (f", {unknown} unknown" if unknown else "")
+            message = f"{count} piece{'' if count == '1' else 's'}" + (
+                f", {unknown} unknown" if unknown else ""
+            )
             group.add(row.where, message, visible(" → ".join(p for _, _, p in cut), width=200))
         return group

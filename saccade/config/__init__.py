@@ -7,6 +7,7 @@ from saccade.config.change import change_decode, exact_decode
 from saccade.config.legacy import modernize
 from saccade.config.schema import (
     HEADS,
+    MAX_HYPOTHESES,
     TABLES,
     TASKS,
     Beam,
@@ -33,6 +34,7 @@ from saccade.config.schema import (
     Risk,
     Rules,
     Sample,
+    Source,
     Tag,
     TargetType,
     Task,
@@ -56,6 +58,7 @@ from saccade.config.toml import (
 
 __all__ = [
     "HEADS",
+    "MAX_HYPOTHESES",
     "TABLES",
     "TASKS",
     "Beam",
@@ -82,6 +85,7 @@ __all__ = [
     "Risk",
     "Rules",
     "Sample",
+    "Source",
     "Tag",
     "TargetType",
     "Task",

@@ -32,11 +32,12 @@ def change_decode(decode: Decode, settings: Mapping[str, Any]) -> Decode:
     for name, other in kinds.items():
         strangers = sorted(changes.keys() & other.model_fields.keys() - model.model_fields.keys())
         if strangers:
-            asked = "leave out --sample" if decode.kind == "beam" else "add --set decode.kind=beam"
-            hint = "add --sample" if name == "sample" else asked
-            raise ConfigError(
-                f"settings: decode.{strangers[0]} belongs to decode.kind = '{name}' ({hint})"
-            )
+            hint = "a setting of sampling; set decode.kind to 'sample', or add --sample to predict"
+            if name == "beam":
+                hint = "a setting of beam search; leave out --sample or decode.kind = 'sample'"
+            if name == "beam" and decode.kind == "sample":  # the run's own
+                hint = "a setting of beam search; set decode.kind to 'beam'"
+            raise ConfigError(f"settings: decode.{strangers[0]} is {hint}")
     return validate(_Table, {"decode": _shared(decode, model) | changes}, "settings").decode
 
 

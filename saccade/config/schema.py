@@ -4,7 +4,8 @@ A configuration names a task, its data, the parts of a network, and how to train
 Alternatives are tagged unions (`kind`), so the type is the registry.
 """
 
-from typing import Annotated, ClassVar, Literal, Self, get_args
+from collections.abc import Sequence
+from typing import Annotated, ClassVar, Literal, NamedTuple, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -13,6 +14,10 @@ Positive = Annotated[int, Field(gt=0)]
 Layers = Annotated[int, Field(gt=0, le=256)]  # so that even a network on the meta device has an end
 PositiveFloat = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
+# Bounds of what a search may take, so that no setting is the end of a machine.
+MAX_HYPOTHESES = 1000  # of one input
+MAX_SEARCH_TOKENS = 1 << 22  # of all hypotheses of one input
+Hypotheses = Annotated[int, Field(gt=0, le=MAX_HYPOTHESES)]
 Tuple = Annotated[tuple[str, ...], Field(strict=False)]  # TOML has lists, frozen models want tuples
 Column = int | str
 
@@ -32,9 +37,12 @@ class Tokenizer(Strict):
     min_count: Positive = 1  # rarer words or characters become <unk>
     lowercase: bool = False
     split_punctuation: bool = False  # "end." is two words; its blanks are not restored exactly
+    separator: str = ""  # between words, as ";" in V;IND;PST; "" is any blanks
 
     @model_validator(mode="after")
     def words(self) -> Self:
+        if self.separator and self.kind != "word":
+            raise ValueError(f"separator stands between words; the kind is '{self.kind}'")
         if self.split_punctuation and self.kind in ("char", "bytes"):
             raise ValueError(f"split_punctuation is about words; '{self.kind}' has none")
         return self
@@ -46,6 +54,13 @@ Part = Literal["encoder", "decoder", "head"]
 TargetType = Literal["none", "text", "label", "labels"]  # labels: one for each word of the source
 
 
+class Source(NamedTuple):
+    """A source of a task: a tokenizer, and which of an example's columns it reads, from 0."""
+
+    tokenizer: Tokenizer
+    columns: tuple[int, ...]
+
+
 class TaskSettings(Strict):
     """What a task tells the rest of the toolkit about itself."""
 
@@ -53,10 +68,31 @@ class TaskSettings(Strict):
     target_type: ClassVar[TargetType]  # what an example has beside its source
 
     @property
-    def tokenizers(self) -> tuple[Tokenizer, ...]:
-        """One for all texts, or one for the sources and one for a target that is text."""
-        values = (getattr(self, name) for name in type(self).model_fields)
-        return tuple(value for value in values if isinstance(value, Tokenizer))
+    def reader(self) -> Tokenizer:
+        """The tokenizer of every source column that has none of its own."""
+        found: Tokenizer = getattr(self, "source" if hasattr(self, "source") else "tokenizer")
+        return found
+
+    @property
+    def early(self) -> bool:
+        """Whether several sources are read as one sequence."""
+        return bool(self.own) and getattr(self, "fusion", "") == "early"
+
+    @property
+    def own(self) -> dict[str, Tokenizer]:
+        """The tokenizers of the source columns that are sources of their own."""
+        return getattr(self, "columns", {})
+
+    def sources(self, names: Sequence[Column]) -> list[Source]:
+        """The sources that these columns make: those without a table of their own are one."""
+        apart = [i for i, name in enumerate(names) if str(name) in self.own]
+        rest = tuple(i for i in range(len(names)) if i not in apart)
+        joined = [Source(self.reader, rest)] if rest or not apart else []
+        return joined + [Source(self.own[str(names[i])], (i,)) for i in apart]
+
+    def texts(self, names: Sequence[Column]) -> list[Source]:
+        """The same, and with what a target that is text is read: the column after the last."""
+        return self.sources(names)
 
 
 class LanguageModel(TaskSettings):
@@ -70,7 +106,7 @@ class LanguageModel(TaskSettings):
     # another run's target.json or tokenizer.json, so that the two can speak together
     vocabulary: str = ""
     # the window of a Transformer, the length of truncated back-propagation of an RNN
-    context: Positive = 128
+    context: Annotated[int, Field(gt=0, le=1 << 20)] = 128
 
 
 class Classify(TaskSettings):
@@ -81,6 +117,9 @@ class Classify(TaskSettings):
 
     kind: Literal["classify"] = "classify"
     tokenizer: Tokenizer = Tokenizer(kind="word", size=30000, split_punctuation=True)
+    columns: dict[str, Tokenizer] = {}  # of data.source, each a source of its own
+    # early: one body reads all sources end to end; late: each has its own, and memories are joined
+    fusion: Literal["early", "late"] = "early"
 
 
 class Tag(TaskSettings):
@@ -102,13 +141,17 @@ class Translate(TaskSettings):
     kind: Literal["translate"] = "translate"
     source: Tokenizer = Tokenizer()
     target: Tokenizer = Tokenizer()
+    columns: dict[str, Tokenizer] = {}  # of data.source, each a source of its own
+    # early: one body reads all sources end to end; late: each has its own, and memories are joined
+    fusion: Literal["early", "late"] = "early"
     joint: bool = False  # one vocabulary, trained on both sides, and one embedding table
     # the best model is by this
     metric: Literal["bleu", "chrf", "sequence_error", "token_error"] = "bleu"
 
-    @property
-    def tokenizers(self) -> tuple[Tokenizer, ...]:
-        return (self.source,) if self.joint else (self.source, self.target)
+    def texts(self, names: Sequence[Column]) -> list[Source]:
+        if self.joint:
+            return [Source(self.source, tuple(range(len(names) + 1)))]
+        return [*self.sources(names), Source(self.target, (len(names),))]
 
 
 Task = Annotated[LanguageModel | Classify | Tag | Translate, Field(discriminator="kind")]
@@ -124,12 +167,15 @@ class Data(Strict):
 
     train: Tuple = ()
     dev: Tuple = ()
-    format: Literal["auto", "tsv", "lines", "jsonl", "conllu", "columns", "text"] = "auto"
+    format: Literal["auto", "tsv", "csv", "lines", "jsonl", "conllu", "columns", "text"] = "auto"
     source: Annotated[
         tuple[Column, ...], Field(strict=False)
     ] = ()  # columns (from 1) or keys; () is all but target
     # column (from 1), key, or CoNLL-U field; None is the format's usual one
     target: Column | None = None
+    header: bool | None = None  # whether the first row of a table names its columns; None: by look
+    # of a table whose columns are numbered, or files aligned by line; None: as many as there are
+    columns: Annotated[int, Field(gt=0, le=10_000)] | None = None
     # cut off, by source, when no dev file is given
     dev_share: Annotated[float, Field(gt=0.0, lt=0.5)] = 0.05
     dev_max: Positive = 2000
@@ -301,6 +347,8 @@ class Train(Strict):
     save_every: Positive | None = None  # steps; None is at every evaluation
     keep: Positive = 2  # checkpoints
     workers: Annotated[int, Field(ge=0, le=64)] = 0  # threads that make batches ahead of time
+    # that share each batch, with a thread each; 0 is as many as are fastest here
+    processes: Annotated[int, Field(ge=0, le=64)] = 0
     # before a long run: try its largest batch, an evaluation and a checkpoint
     preflight: Literal["auto", "on", "off"] = "auto"
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
@@ -310,7 +358,7 @@ class Train(Strict):
 class Compute(Strict):
     """How a prediction is computed."""
 
-    batch_tokens: Positive = 4096
+    batch_tokens: Annotated[int, Field(gt=0, le=1 << 20)] = 4096
     engine: Literal["auto", "torch", "ctranslate2"] = "auto"
     int8: bool = False  # weights as whole numbers of 8 bits, on a CPU
     # processes; 0 is one for each core where that is fast
@@ -320,9 +368,9 @@ class Compute(Strict):
 class Limits(Strict):
     """How long an output may be, in tokens."""
 
-    max_len: Positive = 200
+    max_len: Annotated[int, Field(gt=0, le=100_000)] = 200
     # and at most so many for a token of the source, and 10
-    max_ratio: PositiveFloat = 3.0
+    max_ratio: Annotated[float, Field(gt=0, le=10_000)] = 3.0
 
 
 class Rules(Limits):
@@ -342,22 +390,22 @@ class Ranking(Strict):
 
     # the best is by log p / |y|^alpha (power), log p / ((5 + |y|) / 6)^alpha (gnmt), or log p
     length: Literal["power", "gnmt", "none"] = "power"
-    alpha: NonNegative = 1.0
+    alpha: Annotated[float, Field(ge=0, le=100)] = 1.0
 
 
 class Risk(Strict):
     """Minimum Bayes risk: of several candidates the one nearest to the others."""
 
     risk: Literal["off", "metric", "chrf", "bleu"] = "off"  # nearest by this
-    candidates: Positive = 16  # samples, or the beam's best
+    candidates: Hypotheses = 16  # samples, or the beam's best
 
 
 class PlainBeam(Ranking, Limits, Compute):
     """What every engine can do with a beam."""
 
-    width: Positive = 5
+    width: Hypotheses = 5
     # also stop when so many have ended; None is when no open one can still win
-    stop_after: Positive | None = None
+    stop_after: Annotated[int, Field(gt=0, le=MAX_SEARCH_TOKENS)] | None = None
 
 
 class Beam(PlainBeam, Risk, Rules):
@@ -372,6 +420,7 @@ class Beam(PlainBeam, Risk, Rules):
     def shares(self) -> Self:
         if self.width % self.groups:
             raise ValueError(f"groups ({self.groups}) must share the width ({self.width}) evenly")
+        _require_end(self, "width", self.width)
         return self
 
 
@@ -385,6 +434,19 @@ class Sample(Risk, Rules, Compute):
     top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
     min_p: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
     typical: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
+
+    @model_validator(mode="after")
+    def ends(self) -> Self:
+        _require_end(self, "candidates", self.candidates)
+        return self
+
+
+def _require_end(limits: Limits, name: str, hypotheses: int) -> None:
+    if hypotheses * limits.max_len > MAX_SEARCH_TOKENS:
+        raise ValueError(
+            f"{name} ({hypotheses:,}) times max_len ({limits.max_len:,}) is more than the "
+            f"{MAX_SEARCH_TOKENS:,} tokens that a search may hold: lower one of them"
+        )
 
 
 class Exact(Ranking, Rules, Compute):
@@ -451,6 +513,14 @@ class Config(Strict):
                     f"make encoder.dim ({self.encoder.dim}) and decoder.dim ({self.decoder.dim}) "
                     "equal, or use 'dot'"
                 )
+        columns = {str(name) for name in self.data.source}
+        if columns and (strangers := sorted(self.task.own.keys() - columns)):
+            raise ValueError(
+                f"task: columns has '{strangers[0]}', which is not among data.source "
+                f"({', '.join(sorted(columns))})"
+            )
+        if isinstance(self.task, Translate) and self.task.joint and self.task.columns:
+            raise ValueError("task: joint is for one source; remove task.columns, or joint")
         if isinstance(self.task, Translate) and self.task.joint and self.encoder and self.decoder:
             if self.encoder.dim != self.decoder.dim:
                 raise ValueError(

@@ -3,9 +3,10 @@
 import copy
 import difflib
 import json
+import re
 import tomllib
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -99,13 +100,18 @@ def assign_text(raw: dict[str, Any], setting: str) -> None:
 def _table(table: dict[str, Any], path: tuple[str, ...]) -> list[str]:
     plain = {key: value for key, value in table.items() if not isinstance(value, dict)}
     plain = {key: plain[key] for key in sorted(plain, key=lambda key: key != "kind")}  # it first
-    lines = [f"[{'.'.join(path)}]"] if path and plain else []
+    lines = [f"[{'.'.join(map(_key, path))}]"] if path and plain else []
     lines += [f"{key} = {_value(value)}" for key, value in plain.items()]
     lines += [""] if lines else []
     for key, value in table.items():
         if isinstance(value, dict):
             lines += _table(value, (*path, key))
     return lines
+
+
+def _key(name: str) -> str:
+    """A key as TOML writes it: bare where that is possible."""
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _value(name)
 
 
 def _value(value: Any) -> str:
@@ -126,11 +132,12 @@ def _sentence(model: type[BaseModel], mistake: ErrorDetails) -> str:
     key = ".".join(path)
     match mistake["type"]:
         case "extra_forbidden" if owner := _kind_with(path[-1], kinds):
-            return f"{key} belongs to {'.'.join(path[:-1])}.kind = '{owner}'"
+            table = ".".join(path[:-1])
+            return f"{key} belongs to {table}.kind = '{owner}'; set that, or leave it out"
         case "extra_forbidden":
             known = [*siblings, *(name for kind in kinds for name in kind.model_fields)]
             near = difflib.get_close_matches(path[-1], known, n=1, cutoff=0.5)
-            guesses = _elsewhere(path[-1]) + near
+            guesses = [other for other in _elsewhere(path[-1]) if other != key] + near
             meant = f" (did you mean '{guesses[0]}'?)" if guesses else ""
             if guesses == near and near and near[0] not in siblings:
                 owner = f"of {'.'.join(path[:-1])}.kind = '{_kind_with(near[0], kinds)}'"
@@ -175,7 +182,12 @@ def _place(
     siblings: list[str] = []
     kinds: list[type[BaseModel]] = []
     union: list[type[BaseModel]] = []
+    named = False  # whether a part is the user's own name of a table
     for part in loc:
+        if named:
+            path.append(str(part))
+            named = False
+            continue
         tagged = [m for m in models if kind_of(m) == part]
         if tagged and len(models) > 1:
             union, models = models, tagged
@@ -184,6 +196,7 @@ def _place(
         siblings = sorted({name for m in models for name in m.model_fields})
         path.append(str(part))
         fields = [m.model_fields[str(part)] for m in models if str(part) in m.model_fields]
+        named = any(get_origin(field.annotation) is dict for field in fields)
         models = [m for field in fields for m in models_in(field.annotation)]
     return path, siblings, kinds
 

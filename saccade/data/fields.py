@@ -7,14 +7,13 @@ which batches are made of. What is new in a task is mostly a field.
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from saccade import config as c
 from saccade.data.corpora import Column
 from saccade.data.lines import labels_of
-from saccade.text.tokenizers import Tokenizer
+from saccade.text.tokenizers import Counts, Tokenizer
 from saccade.text.vocab import Inventory, Vocab
 
 Cell = Any  # of an example: its source (a tuple of texts or words), or a target
@@ -58,8 +57,8 @@ class Text(Field):
         self.tokenizer = tokenizer
 
     @classmethod
-    def fit(cls, config: c.Tokenizer, texts: Iterable[str]) -> Self:
-        return cls(Tokenizer.train(config, texts))
+    def fit(cls, counts: Counts) -> Self:
+        return cls(Tokenizer.from_counts(counts))
 
     @property
     def inventory(self) -> Inventory:

@@ -3,15 +3,16 @@
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Container, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, TypeAlias
 
 from saccade import config as c
 from saccade.data.lines import (
     Defect,
+    Example,
     FileError,
     cells_of,
     counted,
@@ -19,6 +20,8 @@ from saccade.data.lines import (
     lines_of,
     listed,
 )
+from saccade.data.memory import Memory
+from saccade.data.tables import SEPARATORS, has_header, is_quoted, records, separator_of
 from saccade.errors import DataError
 
 SAMPLE_LINES = 1000  # that are looked at
@@ -26,7 +29,8 @@ SOURCE_KEYS = """sentence1+sentence2 premise+hypothesis question1+question2 sour
     input question prompt document review tokens words"""  # the usual keys, the surest first
 TARGET_KEYS = "target tgt label output answer summary response class category intent sentiment tags"
 
-Format = Literal["tsv", "lines", "jsonl", "conllu", "columns", "text"]
+Format = Literal["tsv", "csv", "lines", "jsonl", "conllu", "columns", "text"]
+Columns: TypeAlias = dict[c.Column, list[str]]
 USUAL_TASK: dict[c.TargetType, str] = {  # where the user names none
     "none": "language",
     "text": "translate",
@@ -44,33 +48,45 @@ class Layout:
     source: tuple[c.Column, ...]
     target: c.Column | None
     reason: str
+    header: bool | None = None
+    columns: int | None = None  # in a row, where they are numbered
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Its keys of the table `data`."""
+        made = {"format": self.format, "source": self.source, "target": self.target}
+        return made | {"header": self.header, "columns": self.columns}
 
     def fill(self, data: c.Data) -> c.Data:
-        """`data` with format, source and target as they are here."""
-        made = {"format": self.format, "source": self.source, "target": self.target}
-        return data.model_copy(update=made)
+        """`data` with format and columns as they are here."""
+        return data.model_copy(update=self.settings)
 
 
 def detect_layout(
-    paths: Sequence[str | Path], data: c.Data, task_kind: str | None = None
+    paths: Sequence[str | Path] | Memory, data: c.Data, task_kind: str | None = None
 ) -> Layout:
     """What the first lines suggest; what `data` and `task_kind` say is kept."""
     labelled = task_kind is None or c.TASKS[task_kind].target_type != "none"
+    names = paths if isinstance(paths, Memory) else [str(path) for path in paths]
     try:
-        return layout_of([str(path) for path in paths], data, task_kind, labelled)
+        return layout_of(names, data, task_kind, labelled)
     except FileError as error:
         problem = DataError(str(error.defect))
         problem.defect = error.defect
         raise problem from None
 
 
-def layout_of(names: list[str], data: c.Data, kind: str | None, labelled: bool) -> Layout:
+def layout_of(names: list[str] | Memory, data: c.Data, kind: str | None, labelled: bool) -> Layout:
     """The same for files whose rows may lack their target; FileError where nothing can be read."""
+    if isinstance(names, Memory):
+        return _memory_layout(names, data, kind, labelled)
     if not names:
         raise FileError("missing-file", "data", "no file was given")
     target_type = c.TASKS[kind].target_type if kind else None
     sample = cache(_sample)  # a file is opened once
-    form = data.format if data.format != "auto" else _format(names, target_type, sample)
+    form = data.format
+    if form == "auto" or (form == "jsonl" and data.columns):  # examples came from memory: any file
+        form = _format(names, target_type, sample)
     if form != "lines" and len(names) != 1:
         raise FileError("files", names[1], f"the format '{form}' is one file, not {len(names)}")
     if form == "text":
@@ -78,7 +94,12 @@ def layout_of(names: list[str], data: c.Data, kind: str | None, labelled: bool) 
         return Layout(form, usual, (), None, f"plain text, not in columns: {usual}")
     task = kind or USUAL_TASK["labels"]
     if data.source and (data.target is not None or not labelled) and kind:
-        return Layout(form, task, data.source, data.target, "as data.source and data.target say")
+        numbered = not any(isinstance(one, str) for one in (*data.source, data.target))
+        if form != "csv" or data.header is not None or not numbered:
+            why, width = "as data.source and data.target say", data.columns
+            if form in ("tsv", "csv") and numbered and labelled and width is None:
+                width = _table_of(form, sample(names[0]))[1]
+            return Layout(form, task, data.source, data.target, why, data.header, width)
     if form == "conllu":
         source, target = data.source or ("form",), data.target or "upos"
         return Layout(form, task, source, target, f"CoNLL-U, {target} for each word: {task}")
@@ -90,25 +111,112 @@ def layout_of(names: list[str], data: c.Data, kind: str | None, labelled: bool) 
         source, target = data.source or (1,), data.target or width
         reason = f"a line a word, {counted(width, 'column')}, blank lines between sentences: {task}"
         return Layout(form, task, source, target, reason)
-    columns: dict[c.Column, list[str]]
     if form == "lines":
-        columns = dict(enumerate(tables, 1))
-    elif form == "jsonl":
+        columns: Columns = dict(enumerate(tables, 1))
+        return replace(_roles(form, columns, data, kind, names[0], labelled), columns=len(names))
+    if form == "jsonl":
         objects = [row for line in tables[0] if (row := json_object(line))]
         if not objects:
             raise FileError("json", names[0], "no JSON object in it")
-        keys = dict.fromkeys(key for row in objects for key in row)
-        columns = {key: [str(row.get(key, "")) for row in objects] for key in keys}
-    else:
-        rows = [line.split("\t") for line in tables[0] if line]
-        width = Counter(map(len, rows)).most_common(1)[0][0] if rows else 0
-        rows = [row for row in rows if len(row) == width]
-        columns = {i + 1: [row[i] for row in rows] for i in range(width)}
-        given = (*data.source, data.target)
-        named = rows and all(_usual_keys(rows[0]))
-        if named or any(isinstance(column, str) for column in given):
-            columns = {values[0]: values[1:] for values in columns.values()}  # a header
-    return _roles(form, columns, data, kind, names[0], labelled)
+        return _objects_layout(objects, data, kind, names[0], labelled)
+    return _table_layout(form, tables[0], data, kind, names[0], labelled)
+
+
+def _table_layout(
+    form: Format, lines: list[str], data: c.Data, kind: str | None, name: str, labelled: bool
+) -> Layout:
+    """The layout of a table, with or without a header."""
+    rows, width, separator = _table_of(form, lines)
+    given = [column for column in (*data.source, data.target) if column is not None]
+    header = data.header
+    if header is None:
+        named = any(isinstance(column, str) for column in given)
+        header = named or (bool(rows) and all(usual_keys([cell.strip() for cell in rows[0]])))
+        header = header or has_header(rows, likely=form == "csv")
+    keys: list[c.Column] = list(range(1, (width or 0) + 1))
+    if header and rows:
+        names = [cell.strip() for cell in rows[0]]
+        keys = [key if key and names.count(key) == 1 else i for i, key in enumerate(names, 1)]
+        called: dict[c.Column | None, c.Column] = dict(enumerate(keys, 1))
+        source = tuple(called.get(column, column) for column in data.source)
+        target = called.get(data.target, data.target)
+        data = data.model_copy(update={"source": source, "target": target})
+        rows = rows[1:]
+    columns = {key: [row[i] for row in rows] for i, key in enumerate(keys)}
+    found = _roles(form, columns, data, kind, name, labelled)
+    numbered = not any(isinstance(column, str) for column in (*found.source, found.target))
+    said = [f"{SEPARATORS[separator]} between the columns"] if form == "csv" else []
+    if header:
+        said.append("the first line is a header (if not: data.header=false)")
+    elif form == "csv":
+        said.append("no header (if the first line is one: data.header=true)")
+    return replace(
+        found,
+        reason=", ".join([*said, found.reason]),
+        header=True if header else False if form == "csv" else data.header,
+        columns=width if numbered else None,
+    )
+
+
+def _table_of(form: Format, lines: Sequence[str]) -> tuple[list[list[str]], int | None, str]:
+    """The rows of a table that have the usual width, this width, and the separator."""
+    separator = (separator_of(lines) or ",") if form == "csv" else "\t"
+    found = records(iter(enumerate(lines, 1)), "", separator)
+    cells = (row for _, row in found) if form == "csv" else (line.split("\t") for line in lines)
+    rows = [row for row in cells if row != [""] and not isinstance(row, Defect)]
+    if not rows:
+        return [], None, separator
+    width = Counter(map(len, rows)).most_common(1)[0][0]
+    return [row for row in rows if len(row) == width], width, separator
+
+
+def _objects_layout(
+    objects: Sequence[Mapping[str, Any]], data: c.Data, kind: str | None, name: str, labelled: bool
+) -> Layout:
+    """The layout of objects with keys: where both sides are lists, a label for each word."""
+    keys = dict.fromkeys(key for row in objects for key in row)
+    columns: Columns = {key: [str(row.get(key, "")) for row in objects] for key in keys}
+    return _tagged(_roles("jsonl", columns, data, kind, name, labelled), objects[0], kind)
+
+
+def _memory_layout(rows: Memory, data: c.Data, kind: str | None, labelled: bool) -> Layout:
+    """The layout of examples from memory: of objects, or of numbered columns."""
+    sample = [row for row in itertools.islice(rows, SAMPLE_LINES) if row]
+    if not sample:
+        raise FileError("empty-file", "", "no examples")
+    task = kind or USUAL_TASK["labels"]
+    if data.source and (data.target is not None or not labelled) and kind:
+        why = "as data.source and data.target say"
+        return Layout("jsonl", task, data.source, data.target, why, None, data.columns)
+    tables = [_numbered(row) if isinstance(row, Example) else row for row in sample]
+    if isinstance(next(iter(tables[0])), str):
+        objects = [{str(key): value for key, value in row.items()} for row in tables]
+        return _objects_layout(objects, data, kind, "", labelled)
+    width = Counter(map(len, tables)).most_common(1)[0][0]
+    tables = [row for row in tables if len(row) == width]
+    columns: Columns = {key: [str(row.get(key, "")) for row in tables] for key in tables[0]}
+    if width == 1 and kind is None:
+        usual = USUAL_TASK["none"]
+        return Layout("jsonl", usual, (1,), None, f"one text: {usual}", None, 1)
+    found = _roles("tsv", columns, data, kind, "", labelled)
+    found = replace(found, format="jsonl", columns=width)
+    return _tagged(found, tables[0], kind)
+
+
+def _numbered(row: Example) -> dict[str | int, Any]:
+    """The columns of an example: its sources, and last its target."""
+    if isinstance(row.target, tuple):
+        return {1: list(row.source), 2: list(row.target)}
+    cells = (*row.source, *([] if row.target is None else [row.target]))
+    return dict(enumerate(cells, 1))
+
+
+def _tagged(found: Layout, row: Mapping[Any, Any], kind: str | None) -> Layout:
+    """The same layout; where both sides of a row are lists, each word has a label."""
+    if kind is None and all(isinstance(row.get(k), list) for k in (found.source[0], found.target)):
+        task = USUAL_TASK["labels"]
+        return replace(found, task=task, reason=f"lists of words and of labels: {task}")
+    return found
 
 
 def _format(
@@ -116,7 +224,8 @@ def _format(
 ) -> Format:
     """The format, by the file's name, or else by its first lines."""
     if len(names) > 1:
-        if all(name.endswith((".tsv", ".tsv.gz", ".jsonl", ".jsonl.gz")) for name in names):
+        tables = (".tsv", ".csv", ".jsonl")
+        if all(name.removesuffix(".gz").endswith(tables) for name in names):
             raise FileError("files", names[1], "each file has source and target already")
         return "lines"
     name = names[0].removesuffix(".gz")
@@ -126,14 +235,17 @@ def _format(
         full and full[0][0] == "{" and json_object(full[0])
     ):
         return "jsonl"
+    if name.endswith(".csv"):
+        return "csv"
     if target_type == "none":
         return "text"
-    if name.endswith(".csv"):
-        raise FileError("csv", names[0], "commas between the columns")
+    tabs: Format = "csv" if is_quoted(sample(names[0])) else "tsv"
     if name.endswith(".tsv"):
-        return "tsv" if "\t" in "".join(full) else "text"
-    tabs = Counter(line.count("\t") for line in full)
-    if name.endswith(".conllu") or (tabs[9] > 0.9 * len(full) and len(lines) > len(full)):
+        if "\t" in "".join(full):
+            return tabs
+        return "csv" if separator_of(full) else "text"
+    counts = Counter(line.count("\t") for line in full)
+    if name.endswith(".conllu") or (counts[9] > 0.9 * len(full) and len(lines) > len(full)):
         return "conllu"
     cells = [cells_of(line) for line in full]
     even = len({len(row) for row in cells}) == 1 and len(cells[0]) > 1
@@ -142,23 +254,26 @@ def _format(
         even and inner > 0.01 * len(lines) and _are_labels([row[-1] for row in cells])
     ):
         return "columns"
-    return "tsv" if tabs[0] < 0.1 * len(full) else "text"
+    return tabs if counts[0] < 0.1 * len(full) else "text"
 
 
 def _roles(
     form: Format,
-    columns: dict[c.Column, list[str]],
+    columns: Columns,
     data: c.Data,
     kind: str | None,
     name: str,
     labelled: bool,
 ) -> Layout:
     """Which columns are the source, which is the target, and so which task it is."""
-    free = [column for column in columns if column not in data.source]
+    used = list(columns)
+    if form in ("tsv", "csv") and len(columns) > 2:
+        used = [column for column in columns if not _is_counter(columns[column])] or used
+    free = [column for column in used if column not in data.source]
     of_labels = [column for column in free if _are_labels(columns[column])]
     source, target = data.source, data.target
     target_type = c.TASKS[kind].target_type if kind else None
-    named, label = _usual_keys(columns)
+    named, label = usual_keys(columns)
     if not kind and target is None and list(named) == list(columns):
         usual = USUAL_TASK["none"]
         return Layout(form, usual, named, None, f"one text, {named[0]!r}: {usual}")
@@ -169,15 +284,18 @@ def _roles(
     elif target is None and form == "jsonl":
         raise FileError("key", name, f"which is the target? The keys are {listed(columns)}")
     elif target is None and not source and target_type != "label" and _is_inflection(columns):
-        source, target = (1, 3), 2
+        first, target, last = columns
+        source = (first, last)
     elif target is None and len(columns) < 2:
         raise FileError("one-column", name, "expected at least 2 columns, found 1", 1)
     elif target is None:
         may_be_label = target_type in (None, "label") and len(of_labels) < len(columns)
         target = of_labels[-1] if of_labels and may_be_label else (free or [2])[-1]
-    if form == "jsonl" or label == target is not None:
+    if form == "jsonl" or label == target is not None or target_type == "none":
         source = source or named
-    source = source or tuple(column for column in columns if column != target)
+    source = source or tuple(column for column in used if column != target)
+    if target_type == "none" and len(source) > 1 and not data.source:
+        raise FileError("column", name, f"which is the text? There are {listed(columns)}")
     values = columns.get(target, []) if target is not None else []
     short = _are_labels(values)
     task = kind or USUAL_TASK["label" if short else "text"]
@@ -196,16 +314,26 @@ def _are_labels(values: list[str]) -> bool:
     return len(kinds) <= limit and len(kinds) < lines and short
 
 
-def _usual_keys(columns: Container[c.Column]) -> tuple[tuple[c.Column, ...], c.Column | None]:
-    """The source and the target among columns that have the usual names."""
+def usual_keys(columns: Iterable[c.Column]) -> tuple[tuple[c.Column, ...], c.Column | None]:
+    """The source and the target among columns that have the usual names, in any case."""
+    own = {str(column).casefold(): column for column in columns}
     known = [tuple(name.split("+")) for name in SOURCE_KEYS.split()]
-    source = next((keys for keys in known if all(key in columns for key in keys)), ())
-    return source, next((key for key in TARGET_KEYS.split() if key in columns), None)
+    source = next((keys for keys in known if all(key in own for key in keys)), ())
+    target = next((own[key] for key in TARGET_KEYS.split() if key in own), None)
+    return tuple(own[key] for key in source), target
 
 
-def _is_inflection(columns: dict[c.Column, list[str]]) -> bool:
+def _is_counter(values: list[str]) -> bool:
+    """Whether these values only number the lines."""
+    if len(values) < 2 or not all(value.isdecimal() for value in values):
+        return False
+    numbers = [int(value[:18]) for value in values]
+    return all(b == a + 1 for a, b in itertools.pairwise(numbers))
+
+
+def _is_inflection(columns: Columns) -> bool:
     """Whether it is lemma, form, V;PST;3;SG: the files of UniMorph and SIGMORPHON."""
-    marks = columns.get(3, []) if len(columns) == 3 else []
+    marks = list(columns.values())[2] if len(columns) == 3 else []
     return sum(";" in mark and mark == mark.upper() for mark in marks) > 0.9 * len(marks) > 0
 
 

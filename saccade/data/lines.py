@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 BLOCK_BYTES = 1 << 20  # read at once
+MAX_LINE_BYTES = 1 << 27  # else a device without an end would be one line
 SHOWN_CHARACTERS = 80  # of a line, that a defect keeps
 
 Target: TypeAlias = str | tuple[str, ...]  # a text or a label; a label for each word
@@ -24,16 +25,18 @@ ADVICE = {
     "blank-target": "fill it in, or remove the row",
     "column": "set data.source and data.target",
     "columns": "mend or remove the line",
-    "csv": "write tabs between the columns, without quotes, into a .tsv file",
     "empty-file": "is it the right file?",
     "files": "give one file, or a source and a target file that are aligned by line",
     "gzip": "download or compress it again",
     "json": "write one JSON object a line",
     "key": "set data.source and data.target",
+    "long-line": "is it a text file? Break the line, as with fold -s -w 10000",
     "misaligned": "make both from one file again; a line may be missing far earlier",
     "missing-file": "check the path",
     "nul": "it may be binary or UTF-16: save it as UTF-8 text",
     "one-column": "put a tab between source and target, or give two files",
+    "other-columns": "give a file with the columns of the training file",
+    "quotes": "close it; write a quote inside a cell twice, or set data.format=tsv if it is text",
     "tags": "write one tag for every word",
     "unreadable": "give a file that you may read",
     "unseen-label": "mend its spelling, or add training examples of it",
@@ -69,7 +72,7 @@ class Example:
 
     @property
     def where(self) -> str:
-        return f"{self.file}:{self.line}"
+        return place(self.file, self.line)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,10 @@ class Defect:
         return f"{self.where}: {self.message}; {self.advice}"
 
 
+class LineTooLongError(Exception):
+    """A line has no end within MAX_LINE_BYTES."""
+
+
 class FileError(Exception):
     """Nothing more can be read; the defect says why."""
 
@@ -93,8 +100,14 @@ class FileError(Exception):
 
 
 def defect_at(code: str, name: str, line: int, message: str, text: str = "") -> Defect:
-    where = f"{name}:{line}" if line else name
-    return Defect(code, where, message, ADVICE[code], text[:SHOWN_CHARACTERS])
+    return Defect(code, place(name, line), message, ADVICE[code], text[:SHOWN_CHARACTERS])
+
+
+def place(name: str, line: int = 0) -> str:
+    """Where something stands: in a line of a file, in a file, or in an example from memory."""
+    if not name:
+        return f"example {line}" if line else "the examples"
+    return f"{name}:{line}" if line else name
 
 
 def lines_of(name: str, stream: io.RawIOBase | None = None) -> Iterator[str | Defect]:
@@ -123,6 +136,9 @@ def lines_of(name: str, stream: io.RawIOBase | None = None) -> Iterator[str | De
         raise FileError("gzip", name, message) from None
     except FileNotFoundError:
         raise FileError("missing-file", name, "no such file") from None
+    except LineTooLongError:
+        message = f"a line of more than {MAX_LINE_BYTES >> 20} MB"
+        raise FileError("long-line", name, message, number + 1) from None
     except OSError as error:
         raise FileError("unreadable", name, (error.strerror or str(error)).lower()) from None
 
@@ -130,12 +146,16 @@ def lines_of(name: str, stream: io.RawIOBase | None = None) -> Iterator[str | De
 def _whole_lines(file: "io.BufferedReader[Any]") -> Iterator[bytes]:
     """Blocks of lines, as they arrive; only the last may lack its \\n."""
     rest: list[bytes] = []
+    size = 0
     while data := file.read1(BLOCK_BYTES):
         end = data.rfind(b"\n") + 1
         if end:
             yield b"".join([*rest, data[:end]])
-            rest = []
+            rest, size = [], 0
         rest.append(data[end:])
+        size += len(rest[-1])
+        if size > MAX_LINE_BYTES:
+            raise LineTooLongError
     if last := b"".join(rest):
         yield last
 

@@ -7,13 +7,14 @@ raises DataError.
 import itertools
 import json
 import operator
+import shlex
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 from saccade import config as c
-from saccade.data.layout import layout_of
+from saccade.data.layout import SAMPLE_LINES, layout_of, usual_keys
 from saccade.data.lines import (
     Defect,
     Example,
@@ -25,12 +26,15 @@ from saccade.data.lines import (
     lines_of,
     listed,
 )
+from saccade.data.memory import Memory
+from saccade.data.tables import records, separator_of
 from saccade.errors import DataError
 
 REPORTED_DEFECTS = 5  # in the text of one DataError
 LOOKAHEAD_ROWS = 1000  # in which they are sought
 
 CONLLU_FIELDS = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
+EMPTY: tuple[str, list[str]] = ("", [""])  # a line, or a row of a CSV file
 Rows: TypeAlias = Iterator[Example | Defect]
 Reader: TypeAlias = Callable[[list[str], c.Data, c.TargetType, bool], Rows]
 
@@ -39,34 +43,45 @@ Reader: TypeAlias = Callable[[list[str], c.Data, c.TargetType, bool], Rows]
 
 
 def read(
-    paths: Sequence[str | Path], data: c.Data, task_kind: str, *, labelled: bool = True
+    paths: Sequence[str | Path] | Memory, data: c.Data, task_kind: str, *, labelled: bool = True
 ) -> Rows:
     """Every example and every defect, in order. Unlabelled rows may hold the sources alone."""
-    names = [str(path) for path in paths]
+    names = paths if isinstance(paths, Memory) else [str(path) for path in paths]
     target_type = c.TASKS[task_kind].target_type
     labelled = labelled and target_type != "none"
     try:
         data = layout_of(names, data, task_kind, labelled).fill(data)
-        rows = READERS[data.format](names, data, target_type, labelled)
+        if isinstance(names, Memory):
+            rows, name = _memory(names, data, target_type, labelled), ""
+        else:
+            rows, name = READERS[data.format](names, data, target_type, labelled), names[0]
         first = next(rows, None)
         if first is None:
-            raise FileError("empty-file", names[0], "no examples")
+            raise FileError("empty-file", name, "no examples")
         yield first
         yield from rows
     except FileError as error:
         yield error.defect
 
 
-def examples(paths: Sequence[str | Path], data: c.Data, task_kind: str) -> Iterator[Example]:
+def examples(
+    paths: Sequence[str | Path] | Memory, data: c.Data, task_kind: str
+) -> Iterator[Example]:
     """Every example, in order; DataError at the first defect, with a few of those that follow."""
     rows = read(paths, data, task_kind)
     for row in rows:
         if isinstance(row, Defect):
             ahead = itertools.islice(rows, LOOKAHEAD_ROWS)
-            more = (later for later in ahead if isinstance(later, Defect))
-            defects = [row, *itertools.islice(more, REPORTED_DEFECTS - 1)]
-            raise DataError("\n".join([*map(str, defects), "... run `saccade check` for all"]))
+            defects = [row, *(later for later in ahead if isinstance(later, Defect))]
+            told = [str(defect) for defect in defects[:REPORTED_DEFECTS]]
+            if isinstance(paths, Memory) or (len(told) == len(defects) and not any(rows)):
+                raise DataError("\n".join(told))
+            raise DataError("\n".join([*told, f"... for all of them: {_check_command(paths)}"]))
         yield row
+
+
+def _check_command(paths: Sequence[str | Path]) -> str:
+    return shlex.join(["saccade", "check", *map(str, paths)])
 
 
 def unseen(train_labels: Container[str], dev: Iterable[Example | Defect]) -> Iterator[Defect]:
@@ -98,41 +113,85 @@ def _text(names: list[str], data: c.Data, target_type: c.TargetType, labelled: b
             yield Example(source, None, names[0], number)
 
 
-def _tsv(names: list[str], data: c.Data, target_type: c.TargetType, labelled: bool) -> Rows:
-    """Columns with tabs between; the first line is a header where columns are named."""
+def _table(names: list[str], data: c.Data, target_type: c.TargetType, labelled: bool) -> Rows:
+    """Columns with tabs between, or CSV; where columns are named the first row is a header."""
     name, wanted = names[0], _wanted(data, labelled)
-    lines = enumerate(lines_of(name), 1)
-    head = list(itertools.islice(lines, 100))
-    widths = Counter(t.count("\t") + 1 for _, t in head if isinstance(t, str) and t)
+    lines = _csv_rows(name) if data.format == "csv" else enumerate(lines_of(name), 1)
+    head: list[tuple[int, str | list[str] | Defect]] = list(itertools.islice(lines, SAMPLE_LINES))
+    there = [cells for _, row in head if (cells := _cells(row))]
+    widths = Counter(map(len, there))
     usual = widths.most_common(1)[0][0] if widths else 0  # one odd first row is not the rule
-    header = str(head[0][1]).split("\t") if head else []
+    header = [cell.strip() for cell in _cells(head[0][1])] if head else []
     bare = not labelled and usual == len(wanted)  # the sources alone
-    if any(isinstance(column, str) for column in wanted) and not (
-        bare and not set(wanted) <= set(header)
+    named = any(isinstance(column, str) for column in wanted)
+    if (named if data.header is None else data.header) and not (
+        bare and not (named and set(wanted) <= set(header))
     ):
+        if head and isinstance(head[0][1], Defect):
+            yield head[0][1]
         head, bare = head[1:], False
         wanted = tuple(_position(column, header, name) for column in wanted)
     picks = list(range(usual)) if bare else [_index(column, name) for column in wanted]
+    if data.columns and not bare and usual not in (0, data.columns):
+        message = f"expected {columns_expected(data)}, found {usual}"
+        line = next((number for number, row in head if len(_cells(row)) == usual), 1)
+        raise FileError("other-columns", name, message, line)
     width = max(usual, *(pick + 1 for pick in picks), 1)
     last = picks.pop() if labelled else None
     only = picks[0] if len(picks) == 1 else None
     blanks: list[int] = []  # empty lines are a fault only if something follows
-    for number, text in itertools.chain(head, lines):
-        if blanks and text:
+    for number, row in itertools.chain(head, lines):
+        if blanks and row not in EMPTY:
             yield from (_columns(name, blank, width, "an empty line") for blank in blanks)
             blanks.clear()
-        if isinstance(text, Defect):
-            yield text
+        if isinstance(row, Defect):
+            yield row
             continue
-        cells = text.split("\t")
+        cells = row.split("\t") if isinstance(row, str) else row
         if len(cells) == width:
             source = (cells[only],) if only is not None else tuple(cells[pick] for pick in picks)
             target = None if last is None else cells[last]
             yield _example(source, target, target_type, name, number)
-        elif text:
-            yield _columns(name, number, width, str(len(cells)), text)
+        elif row not in EMPTY:
+            yield _columns(name, number, width, str(len(cells)), "\t".join(cells))
         else:
             blanks.append(number)
+
+
+def _csv_rows(name: str) -> Iterator[tuple[int, list[str] | Defect]]:
+    """The rows of a CSV file, whose separator its first lines show."""
+    lines = enumerate(lines_of(name), 1)
+    head = list(itertools.islice(lines, SAMPLE_LINES))
+    separator = separator_of([line for _, line in head if isinstance(line, str)]) or ","
+    return records(itertools.chain(head, lines), name, separator)
+
+
+def _cells(row: str | list[str] | Defect) -> list[str]:
+    """The cells of a row; none of an empty or a broken one."""
+    if isinstance(row, Defect) or row in EMPTY:
+        return []
+    return row.split("\t") if isinstance(row, str) else row
+
+
+def columns_expected(data: c.Data, labelled: bool = True) -> str:
+    """How many columns a row has, and what they are: "3 columns (source, target, source)"."""
+    wanted = _wanted(data, labelled)
+    if labelled and data.columns and not any(isinstance(column, str) for column in wanted):
+        roles = {column: _source_name(i, data) for i, column in enumerate(data.source)}
+        roles[data.target or 0] = "target"
+        names = [roles.get(number, "unused") for number in range(1, data.columns + 1)]
+    else:
+        names = [
+            one if isinstance(one, str) else _source_name(i, data)
+            for i, one in enumerate(wanted or (1,))
+        ]
+        if labelled and isinstance(data.target, int):
+            names[-1] = "target"
+    return f"{counted(len(names), 'column')} ({listed(names)})"
+
+
+def _source_name(i: int, data: c.Data) -> str:
+    return f"source {i + 1}" if len(data.source) > 1 else "source"
 
 
 def _aligned(names: list[str], data: c.Data, target_type: c.TargetType, labelled: bool) -> Rows:
@@ -140,8 +199,9 @@ def _aligned(names: list[str], data: c.Data, target_type: c.TargetType, labelled
     wanted = _wanted(data, labelled)
     bare = not labelled and len(names) == len(wanted)
     picks = list(range(len(names))) if bare else [_index(column, "data") for column in wanted]
-    if max(picks) >= len(names):
-        message = f"expected {counted(max(picks) + 1, 'file')} aligned by line, found {len(names)}"
+    files = max(picks) + 1 if bare or not data.columns else max(data.columns, max(picks) + 1)
+    if len(names) < files or (data.columns and len(names) > files and not bare):
+        message = f"expected {counted(files, 'file')} aligned by line, found {len(names)}"
         raise FileError("files", names[0], message)
     used = [names[pick] for pick in picks]
     sides = [lines_of(name) for name in used]
@@ -175,7 +235,6 @@ def _misaligned(
 def _jsonl(names: list[str], data: c.Data, target_type: c.TargetType, labelled: bool) -> Rows:
     """One JSON object a line; blank lines are skipped. A target that is a list is several texts."""
     name, wanted = names[0], [str(key) for key in _wanted(data, labelled)]
-    several = labelled and target_type == "text"
     for number, text in enumerate(lines_of(name), 1):
         if isinstance(text, Defect):
             yield text
@@ -186,26 +245,35 @@ def _jsonl(names: list[str], data: c.Data, target_type: c.TargetType, labelled: 
         if row is None:
             yield defect_at("json", name, number, "not a JSON object", text)
             continue
-        values: list[object] = [row.get(key) for key in wanted]
-        if several and isinstance(values[-1], list):
-            values[-1:] = values[-1] or [None]
-        cells = [_json_text(value, target_type) for value in values]
-        if None in cells:
-            key = wanted[min(cells.index(None), len(wanted) - 1)]
-            if key in row:
-                message = f"the value of {key!r} is not a text"
-                yield defect_at("value", name, number, message, text)
-            else:
-                message = f"no key {key!r}; the keys are {listed(row)}"
-                yield defect_at("key", name, number, message, text)
-            continue
-        texts = tuple(cell or "" for cell in cells)
-        if not labelled:
-            yield _example(texts, None, target_type, name, number)
-            continue
-        first = len(wanted) - 1
-        source, target, others = texts[:first], texts[first], texts[first + 1 :]
-        yield _example(source, target, target_type, name, number, others)
+        yield _object_example(row, wanted, target_type, labelled, name, number, text)
+
+
+def _object_example(
+    row: dict[str, Any],
+    wanted: Sequence[str],
+    target_type: c.TargetType,
+    labelled: bool,
+    name: str,
+    number: int,
+    text: str,
+) -> Example | Defect:
+    """The example of an object; `text` shows the object where it is none."""
+    values: list[object] = [row.get(key) for key in wanted]
+    if labelled and target_type == "text" and isinstance(values[-1], list):
+        values[-1:] = values[-1] or [None]
+    cells = [_json_text(value, target_type) for value in values]
+    if None in cells:
+        key = wanted[min(cells.index(None), len(wanted) - 1)]
+        if key in row:
+            return defect_at("value", name, number, f"the value of {key!r} is not a text", text)
+        message = f"no key {key!r}; the keys are {listed(row)}"
+        return defect_at("key", name, number, message, text)
+    texts = tuple(cell or "" for cell in cells)
+    if not labelled:
+        return _example(texts, None, target_type, name, number)
+    first = len(wanted) - 1
+    source, target, others = texts[:first], texts[first], texts[first + 1 :]
+    return _example(source, target, target_type, name, number, others)
 
 
 def _json_text(value: object, target_type: c.TargetType) -> str | None:
@@ -216,6 +284,58 @@ def _json_text(value: object, target_type: c.TargetType) -> str | None:
         words = [str(word) for word in value]
         value = " ".join(words) if not any(" " in word or not word for word in words) else None
     return value if isinstance(value, str) and "\0" not in value else None
+
+
+def _memory(rows: Memory, data: c.Data, target_type: c.TargetType, labelled: bool) -> Rows:
+    """Examples from memory; what is wrong with them is told by their number."""
+    wanted = _wanted(data, labelled) or (1,)
+    keys = [str(column) for column in wanted]
+    for number, row in enumerate(rows, 1):
+        if row is None:
+            message = "not an example: that is a tuple of columns, a dict, or an Example"
+            yield defect_at("value", "", number, message)
+            continue
+        if isinstance(row, Example):
+            row = _columns_of(row, target_type, labelled)
+            found = dict(zip(keys, row.values(), strict=True)) if len(row) == len(keys) else None
+        else:
+            found = _by_key(row, wanted, data, labelled)
+        if found is None:
+            message = f"expected {columns_expected(data, labelled)}, found {len(row)}"
+            yield defect_at("columns", "", number, message)
+        else:
+            text = "\t".join(map(str, found.values()))
+            yield _object_example(found, keys, target_type, labelled, "", number, text)
+
+
+def _columns_of(row: Example, target_type: c.TargetType, labelled: bool) -> dict[str | int, Any]:
+    """The columns of an example: its sources, and last its target."""
+    source = [list(row.source)] if target_type == "labels" else list(row.source)
+    target: Any = row.target
+    if target_type == "labels" or row.others:
+        target = list(row.references if row.others else row.labels)
+    return dict(enumerate([*source, target] if labelled else source, 1))
+
+
+def _by_key(
+    row: dict[str | int, Any], wanted: Sequence[c.Column], data: c.Data, labelled: bool
+) -> dict[str, Any] | None:
+    """The columns of a row by the names or numbers that are wanted; None if it has others."""
+    named = any(isinstance(column, str) for column in wanted)
+    if isinstance(next(iter(row), 1), str):
+        if named:
+            return {str(key): value for key, value in row.items()}
+        source, target = usual_keys(row)
+        keys = [*source, target] if labelled and target is not None else list(source)
+    elif named or data.format == "columns" or (not labelled and len(row) == len(wanted)):
+        keys = list(row)  # in this order
+    elif len(row) == (data.columns or max(map(int, wanted))):
+        keys = list(wanted)
+    else:
+        return None
+    if len(keys) != len(wanted):
+        return None
+    return {str(column): row[key] for column, key in zip(wanted, keys, strict=True)}
 
 
 def _blocks(names: list[str], data: c.Data, target_type: c.TargetType, labelled: bool) -> Rows:
@@ -279,8 +399,8 @@ def _field(column: c.Column, name: str, conllu: bool) -> Callable[[list[str]], s
     return pick if key else operator.itemgetter(index)
 
 
-READERS: dict[str, Reader] = {"text": _text, "tsv": _tsv, "lines": _aligned, "jsonl": _jsonl}
-READERS |= {"conllu": _blocks, "columns": _blocks}
+READERS: dict[str, Reader] = {"text": _text, "tsv": _table, "csv": _table, "lines": _aligned}
+READERS |= {"jsonl": _jsonl, "conllu": _blocks, "columns": _blocks}
 
 
 def _example(

@@ -118,6 +118,7 @@ def greedy(
     return one_by_one(step, state, first, end=end, limits=limits, pick=likeliest)
 
 
+KEPT_HYPOTHESES = 250  # finished ones of a source, so that a wide beam takes no more memory
 MIN_NUMBERS_FOR_BLOCKS = 2**19  # from which on blocks are faster than torch's argmax
 
 
@@ -156,6 +157,7 @@ def beam_search(
     `diversity` for each time (Vijayakumar et al. 2018, arxiv.org/abs/1610.02424). `bonus` is a
     number, at most 0, for each row of a state, added when a hypothesis is ranked. `trees`, if
     given, gets the tree of each source. A source whose every continuation is forbidden has none.
+    Of more than a few hundred finished ones the best are kept, the `nbest` in any case.
     """
     if width < 1:
         raise ConfigError(f"a beam of width {width}: the width must be at least 1")
@@ -170,6 +172,7 @@ def beam_search(
     said = tokens.new_zeros(len(tokens), 0)  # (N, t)
     best = torch.full((first.size(0), nbest), -inf, device=device)  # of the finished
     found: list[list[Hypothesis]] = [[] for _ in limits]
+    finished = [0 for _ in limits]  # how many, of which `found` keeps the best
     grown = None if trees is None else [Tree.planted(W) for _ in limits]
 
     for t in range(max(limits, default=-1) + 1):
@@ -194,6 +197,10 @@ def beam_search(
                 text = said[rows[b, g, place]].tolist()
                 one = float(score[b, g, place]), float(value[b, g, place])
                 found[alive[b]].append(Hypothesis(text, *one))
+                finished[alive[b]] += 1
+            for b in alive:
+                if len(found[b]) > 2 * max(nbest, KEPT_HYPOTHESES):
+                    found[b] = _ranked(found[b])[: max(nbest, KEPT_HYPOTHESES)]
             new = value[:, :, : W // groups].masked_fill(~done, -inf).flatten(1)
             best = torch.cat([best, new], -1).topk(nbest, -1).values
             score = score.masked_fill(ends | done.all(-1, keepdim=True), -inf)
@@ -208,7 +215,7 @@ def beam_search(
         if grown is not None:
             _settle(grown, alive, ~going, score, "could not win")
         if stop_after is not None:
-            enough = torch.tensor([len(found[b]) >= stop_after for b in alive], device=device)
+            enough = torch.tensor([finished[b] >= stop_after for b in alive], device=device)
             if grown is not None:
                 _settle(grown, alive, going & enough, score, "enough had ended")
             going &= ~enough
@@ -225,7 +232,11 @@ def beam_search(
         tokens, said = token, torch.cat([said[rows], token[:, None]], 1)
     if trees is not None and grown is not None:
         trees += grown
-    return [sorted(some, key=lambda hypothesis: -hypothesis.value) for some in found]
+    return [_ranked(some) for some in found]
+
+
+def _ranked(found: list[Hypothesis]) -> list[Hypothesis]:
+    return sorted(found, key=lambda hypothesis: -hypothesis.value)
 
 
 BLOCK_TOKENS = 256  # tokens of the vocabulary, looked at only if the largest is among the best

@@ -191,21 +191,34 @@ def only(step: Step, end: int, texts: Sequence[Sequence[int]]) -> Step:
     """Nothing but one of these texts can be said: at each step what the tree of them allows."""
     trie: dict[int, Any] = {}
     for text in texts:
-        node = trie
-        for token in (*text, end):
-            node = node.setdefault(token, {})
+        _graft(trie, (*text, end))
 
     def rule(log_probs: LogProbs, said: Int[Tensor, "N t"]) -> LogProbs:
         allowed = torch.full_like(log_probs, -inf)
         for n, row in enumerate(said.tolist()):
-            node = trie
+            node: Any = trie
             for token in row:
-                node = node.get(token, {})
-            some = torch.tensor(list(node), dtype=torch.long, device=log_probs.device)
+                if isinstance(node, dict):
+                    node = node.get(token, ())
+                else:
+                    node = node[1:] if node[:1] == (token,) else ()
+            following = list(node if isinstance(node, dict) else node[:1])
+            some = torch.tensor(following, dtype=torch.long, device=log_probs.device)
             allowed[n, some] = log_probs[n, some]
         return allowed
 
     return remember(step, rule)
+
+
+def _graft(trie: dict[int, Any], text: tuple[int, ...]) -> None:
+    """Add a text to a tree, in which a branch without forks is one tuple."""
+    for i, token in enumerate(text):
+        branch = trie.setdefault(token, text[i + 1 :])
+        if isinstance(branch, tuple):
+            if branch == text[i + 1 :]:  # it is new, or was there before
+                return
+            trie[token] = branch = {branch[0]: branch[1:]}  # both end alike: neither is empty here
+        trie = branch
 
 
 class Prompted(NamedTuple):

@@ -19,6 +19,7 @@ from saccade.nn.watch import watched
 from saccade.tasks.generate import GeneratingTask
 from saccade.tasks.task import Query, Request, Task
 
+MAX_WORKERS_PER_CORE = 4
 MIN_QUERIES = 32  # at once, for which packed weights and other processes are worth their making
 
 
@@ -48,7 +49,7 @@ class Engines:
         if decode.engine != "torch":
             reason = self._why_torch(request, seen, on_cpu)
             if not reason:
-                return self._ctranslate2(decode.int8, decode.workers)
+                return self._ctranslate2(decode.int8, _workers(decode))
             if decode.engine == "ctranslate2":
                 raise ConfigError(f"decode.engine = 'ctranslate2': {reason}")
         if decode.int8 and watched(self.network):
@@ -59,7 +60,7 @@ class Engines:
         many = queries >= MIN_QUERIES
         pack = decode.int8 or (many and not seen)
         network = self.packed(decode.int8) if pack else self.network
-        count = decode.workers or (cores() if many and sys.platform == "linux" else 1)
+        count = _workers(decode) or (cores() if many and sys.platform == "linux" else 1)
         if count > 1 and on_cpu and not seen and _can_fork():
             key: tuple[object, ...] = ("processes", decode.int8, pack, count)
             if key not in self._engines:
@@ -133,6 +134,11 @@ def why_not_served(request: Request) -> str:
     if decode.length == "gnmt" and decode.alpha:
         return "decode.length = 'gnmt' is the torch engine's"
     return ""
+
+
+def _workers(decode: c.Decode | c.Exact) -> int:
+    """The processes or threads asked for, of which more than a few for each core gain nothing."""
+    return min(decode.workers, MAX_WORKERS_PER_CORE * cores())
 
 
 def _on_cpu(models: Sequence[torch.nn.Module]) -> bool:

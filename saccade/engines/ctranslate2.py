@@ -6,6 +6,7 @@ beyond its table of positions) is searched for again, here.
 
 import os
 import tempfile
+import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -19,9 +20,8 @@ from saccade.engines.export import export_ctranslate2, longest, spec_of, why_not
 from saccade.engines.local import Pending
 from saccade.errors import ConfigError
 from saccade.models.networks import Generator
-from saccade.tasks.generate import EncodedQuery, Found, GeneratingTask
+from saccade.tasks.generate import EncodedQuery, Found, GeneratingTask, length_of
 from saccade.tasks.task import Prediction, Query, Request, Task, cut
-from saccade.tasks.translate import Translate
 from saccade.text.tokenizers import Tokenizer
 
 STOP_AFTER_WIDTHS = 3  # so many widths have ended when, in practice, no open one can win any more
@@ -51,7 +51,7 @@ def export(task: Task, network: Any, folder: Path, stamp: str = "") -> None:
 
 def vocabularies(task: GeneratingTask) -> tuple[list[str], list[str]]:
     """The names of all tokens of the source, if there is one, and of the target."""
-    source = names_of(task.source.tokenizer) if isinstance(task, Translate) else []
+    source = names_of(task.readers[0].tokenizer) if task.readers else []
     return source, names_of(task.output)
 
 
@@ -70,7 +70,7 @@ class CTranslate2Engine:
 
         assert isinstance(task, GeneratingTask)
         self.task, self.network, self.workers = task, network, workers
-        self.source = names_of(task.source.tokenizer) if isinstance(task, Translate) else None
+        self.source = names_of(task.readers[0].tokenizer) if task.readers else None
         self.target = names_of(task.output)
         self.silent = task.output.specials.silent
         self.ids = {name: i for i, name in enumerate(self.target)}
@@ -96,7 +96,7 @@ class CTranslate2Engine:
         encoded = self.task.encode_queries(queries, request)
         fit, lengths = [], []
         for i, query in enumerate(encoded):
-            length = len(query.rows[0])
+            length = length_of(query.readings[0])
             if 0 < query.limit < self.longest - length and not (query.prefix or query.problem):
                 fit.append(i)
                 lengths.append(length)
@@ -138,7 +138,8 @@ class CTranslate2Engine:
         else:
             search, names = self.model.generate_batch, self.target
             options |= {"include_prompt_in_result": False, "max_length": limit}
-        return list(search([[names[i] for i in query.rows[0]] for query in encoded], **options))
+        rows = [query.readings[0][0] for query in encoded]
+        return list(search([[names[i] for i in row] for row in rows], **options))
 
     def _finish(
         self, encoded: Sequence[EncodedQuery], results: dict[int, Any], request: Request
@@ -146,6 +147,8 @@ class CTranslate2Engine:
         """What CTranslate2 has found, and what the torch engine finds about the rest."""
         found = {}
         for i, result in results.items():
+            while not result.done():  # CTranslate2's own waiting would not hear Ctrl-C
+                time.sleep(0.001)
             hypotheses = self._hypotheses(result.result(), request)
             if all(_is_sound(one, encoded[i], self.silent) for one in hypotheses):
                 found[i] = Found(hypotheses)

@@ -1,9 +1,8 @@
 """What every engine is, and the one that computes in this process with all its threads."""
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
@@ -15,15 +14,14 @@ class Pending:
     """Predictions that are being made; `finish` gives them, in the order of their queries."""
 
     finish: Callable[[], list[Prediction]]
-    futures: Sequence["Future[Any]"] = ()
+    abandon: Callable[[], object] = tuple
 
     def result(self) -> list[Prediction]:
         return self.finish()
 
     def cancel(self) -> None:
         """Nobody waits for them any more: what is not begun need not be."""
-        for future in self.futures:
-            future.cancel()
+        self.abandon()
 
 
 class Engine(Protocol):

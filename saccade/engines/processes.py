@@ -1,12 +1,19 @@
 """A process for each core, with one thread each.
 
 A step of a small model is too short to be shared by threads; whole batches are not.
+
+A worker ends with what made it: at once when its engine is closed, collected or interrupted, and
+within PARENT_CHECK_SECONDS when the process that forked it has gone, even by kill -9.
 """
 
+import mmap
 import multiprocessing
 import os
+import select
 import signal
+import threading
 import warnings
+import weakref
 from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -21,6 +28,8 @@ from saccade.errors import SaccadeError
 from saccade.tasks.task import Prediction, Query, Request, Task
 
 SHARES_PER_WORKER = 4  # so that none waits long for the others at the end
+PARENT_CHECK_SECONDS = 0.25
+SLOTS = 4096  # of requests that are under way
 
 
 class ProcessEngine:
@@ -32,7 +41,7 @@ class ProcessEngine:
 
     def __init__(self, task: Task, network: torch.nn.Module, count: int):
         self.task, self.network, self.count = task, network, count
-        self._pool: ProcessPoolExecutor | None = None
+        self._workers: _Workers | None = None
         self._forked_with: Request | None = None
 
     def submit(self, queries: Sequence[Query], request: Request) -> Pending:
@@ -43,15 +52,15 @@ class ProcessEngine:
         size = max(1, -(-len(order) // (self.count * SHARES_PER_WORKER)))
         shares = [order[i : i + size] for i in range(0, len(order), size)]
         light = replace(request, others=(), model=None, permitted=None)
-        work = [partial(_predict, [queries[i] for i in some], light) for some in shares]
+        parts = [[queries[i] for i in some] for some in shares]
         try:
-            pool = self._pool_for(request)
-            futures = [pool.submit(one) for one in work]
+            workers = self._workers_for(request)
+            futures, slot = workers.submit(parts, light)
         except BrokenProcessPool:  # a process was ended since the last request
             self.close()
-            pool = self._pool_for(request)
-            futures = [pool.submit(one) for one in work]
-        return Pending(lambda: self._collect(shares, futures), futures)
+            workers = self._workers_for(request)
+            futures, slot = workers.submit(parts, light)
+        return Pending(lambda: self._collect(shares, futures), partial(workers.abandon, slot))
 
     def _collect(
         self, shares: list[list[int]], futures: list["Future[list[Prediction]]"]
@@ -64,32 +73,76 @@ class ProcessEngine:
             self.close()  # the next request gets new processes
             raise SaccadeError(
                 "a worker process was ended from outside, perhaps for want of memory; "
-                "try again with --set decode.workers=1 or a smaller decode.batch_tokens"
+                "try again with decode.workers = 1, or with a smaller decode.batch_tokens"
             ) from None
+        except KeyboardInterrupt:
+            self.close()  # nobody waits for what they are doing
+            raise
         return [done[i] for i in range(len(done))]
 
-    def _pool_for(self, request: Request) -> ProcessPoolExecutor:
+    def _workers_for(self, request: Request) -> "_Workers":
         known = self._forked_with
-        if self._pool is not None and known is not None and _share_heavy_parts(known, request):
-            return self._pool
-        if self._pool is not None:
-            self._pool.shutdown(wait=False)  # after what it is still doing
+        if self._workers is not None and known is not None and _share_heavy_parts(known, request):
+            return self._workers
+        if self._workers is not None:
+            self._workers.pool.shutdown()  # after what it is still doing
+            self._workers.end()
         self._forked_with = request
-        self._pool = ProcessPoolExecutor(
-            self.count,
-            mp_context=multiprocessing.get_context("fork"),
-            initializer=_begin,
-            initargs=(self.task, self.network, request),
-        )
-        with warnings.catch_warnings():  # later Pythons warn of threads that a copy does not have
-            warnings.simplefilter("ignore", DeprecationWarning)
-            self._pool.submit(int)  # forks now
-        return self._pool
+        self._workers = _Workers(self.count, self.task, self.network, request)
+        return self._workers
 
     def close(self) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
-        self._pool = self._forked_with = None
+        """End the processes at once, whatever they are doing."""
+        if self._workers is not None:
+            self._workers.end()
+        self._workers = self._forked_with = None
+
+
+class _Workers:
+    """A pool of forked processes, and the pipe that tells them to end: once it holds a byte.
+
+    Abandoned requests are marked in memory that all of them share, for a pool that is ended while
+    it has cancelled futures fails noisily before Python 3.12.
+    """
+
+    def __init__(self, count: int, task: Task, network: torch.nn.Module, request: Request):
+        pipe = os.pipe()
+        self.submitted = 0
+        self.abandoned = mmap.mmap(-1, SLOTS)
+        self.pool = ProcessPoolExecutor(
+            count,
+            mp_context=multiprocessing.get_context("fork"),
+            initializer=_begin,
+            initargs=(task, network, request, self.abandoned, os.getpid(), pipe[0]),
+        )
+        self.end = weakref.finalize(self, _end, self.pool, pipe, os.getpid())
+        # The command line lets SIGPIPE end it; in the pool's own threads a broken pipe is an error.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGPIPE})
+        with warnings.catch_warnings():  # later Pythons warn of threads that a copy does not have
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self.pool.submit(int)  # forks now, and starts the threads
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def submit(
+        self, parts: list[list[Query]], request: Request
+    ) -> tuple[list["Future[list[Prediction]]"], int]:
+        """The results of each part, and the request's slot among those that can be abandoned."""
+        slot = self.submitted % SLOTS
+        self.submitted, self.abandoned[slot] = self.submitted + 1, 0
+        return [self.pool.submit(_predict, some, request, slot) for some in parts], slot
+
+    def abandon(self, slot: int) -> None:
+        self.abandoned[slot] = 1
+
+
+def _end(pool: ProcessPoolExecutor, pipe: tuple[int, int], owner: int) -> None:
+    """End a pool's processes at once; a copy of the owner in another process ends nothing."""
+    if os.getpid() != owner:
+        return
+    pool.shutdown(wait=False, cancel_futures=True)
+    os.write(pipe[1], b".")
+    for descriptor in pipe:
+        os.close(descriptor)
 
 
 def _share_heavy_parts(one: Request, other: Request) -> bool:
@@ -105,18 +158,37 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-_mine: tuple[Any, ...] = ()  # of a worker: the task, the network, and the request it began with
+_mine: tuple[Any, ...] = ()  # of a worker: what `_begin` was given, which it was forked with
 
 
-def _begin(task: Task, network: torch.nn.Module, request: Request) -> None:
+def _begin(
+    task: Task,
+    network: torch.nn.Module,
+    request: Request,
+    abandoned: mmap.mmap,
+    parent: int,
+    pipe: int,
+) -> None:
     global _mine
-    _mine = task, network, request
+    threading.Thread(target=_end_with, args=(parent, pipe), daemon=True).start()
+    _mine = task, network, request, abandoned
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one who asked
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def _predict(queries: list[Query], light: Request) -> list[Prediction]:
-    task, network, first = _mine
+def _end_with(parent: int, pipe: int) -> None:
+    """End this process when the pipe has a byte, or when the parent has gone."""
+    ended = select.poll()
+    ended.register(pipe, select.POLLIN)
+    while os.getppid() == parent and not ended.poll(1000 * PARENT_CHECK_SECONDS):
+        pass
+    os._exit(1)
+
+
+def _predict(queries: list[Query], light: Request, slot: int) -> list[Prediction]:
+    task, network, first, abandoned = _mine
+    if abandoned[slot]:
+        return []
     request = replace(light, others=first.others, model=first.model, permitted=first.permitted)
     return list(task.predict(network, queries, request))

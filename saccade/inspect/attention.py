@@ -48,8 +48,12 @@ def align(task: Translate, network: Generator, source: Source, target: str) -> A
             found[path] = weights if weights.dim() == 2 else weights.mean(0)
     if not found:
         raise ConfigError("this model has no attention to the source: decoder.attention is 'off'")
-    read, said = corpus.sources[0][0], corpus.target[0][1:]
-    return Alignment(task.source.tokenizer.tokens(read), task.output.tokens(said), found)
+    read = [
+        token
+        for reader, column in zip(task.readers, corpus.sources, strict=True)
+        for token in reader.tokenizer.tokens(column[0])
+    ]
+    return Alignment(read, task.output.tokens(corpus.target[0][1:]), found)
 
 
 def draw_text(alignment: Alignment) -> str:

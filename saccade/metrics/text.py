@@ -1,18 +1,21 @@
-"""How near generated texts are to their references, of which each may have several."""
+"""How near generated texts are to their references, of which each may have several.
+
+sacrebleu is imported where it is used: few predictions need it, and all would wait for it.
+"""
 
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
 from typing import Any, Literal
 
 from rapidfuzz.distance import Levenshtein
-from sacrebleu.metrics.bleu import BLEU
-from sacrebleu.metrics.chrf import CHRF
 
 from saccade.errors import DataError
 
 
 def bleu(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> float:
     """Corpus BLEU, 0 to 100: sacrebleu's default, 13a and cased."""
+    from sacrebleu.metrics.bleu import BLEU
+
     _check(hypotheses, references)
     # force: do not warn that a text looks tokenized; whoever trains on such text has chosen it.
     return float(BLEU(force=True).corpus_score(hypotheses, _streams(references)).score)
@@ -20,6 +23,8 @@ def bleu(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> floa
 
 def chrf(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> float:
     """Corpus chrF2, 0 to 100: sacrebleu's default."""
+    from sacrebleu.metrics.chrf import CHRF
+
     _check(hypotheses, references)
     return float(CHRF().corpus_score(hypotheses, _streams(references)).score)
 
@@ -72,11 +77,15 @@ def similarity(metric: str, unit: Literal["char", "token"] = "token") -> Similar
     """How near one text is to each of others, by the sentence: chrf, bleu, or 100 less an error."""
     match metric:
         case "chrf":
+            from sacrebleu.metrics.chrf import CHRF
+
             chrf_one = CHRF()
             return lambda text, others: [
                 float(chrf_one.sentence_score(text, [other]).score) for other in others
             ]
         case "bleu":  # a sentence has too few 4-grams to do without smoothing
+            from sacrebleu.metrics.bleu import BLEU
+
             bleu_one = BLEU(force=True, effective_order=True)
             return lambda text, others: [
                 float(bleu_one.sentence_score(text, [other]).score) for other in others

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, assert_never
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from saccade import config as c
@@ -65,8 +65,7 @@ def build_network(config: c.Config, sources: Sequence[Inventory], target: Invent
     train = config.train
     encoder = None
     if config.encoder is not None:
-        each = [build_encoder(config.encoder, source, train.word_dropout) for source in sources]
-        encoder = each[0] if len(each) == 1 else encoders.Encoders(each)
+        encoder = build_encoders(config.encoder, sources, train.word_dropout, config.task.early)
     match config.task:
         case c.LanguageModel() | c.Translate():
             assert config.decoder is not None
@@ -97,16 +96,38 @@ def build_network(config: c.Config, sources: Sequence[Inventory], target: Invent
             assert_never(config.task)
 
 
+def build_encoders(
+    config: c.RecurrentEncoder | c.TransformerEncoder | c.Convolution,
+    sources: Sequence[Inventory],
+    word_dropout: float,
+    early: bool,
+) -> encoders.AnyEncoder:
+    """An encoder of one source, or of several."""
+    if len(sources) > 1 and early:
+        stems: list[nn.Module] = [build_stem(config, source, word_dropout) for source in sources]
+        return encoders.EarlyFusion(stems, build_body(config), config.dim)
+    each = [build_encoder(config, source, word_dropout) for source in sources]
+    return each[0] if len(each) == 1 else encoders.LateFusion(each)
+
+
 def build_encoder(
     config: c.RecurrentEncoder | c.TransformerEncoder | c.Convolution,
     source: Inventory,
     word_dropout: float = 0.0,
 ) -> encoders.Encoder:
     """A stem for the source, and the body that the configuration names."""
+    stem = build_stem(config, source, word_dropout)
+    return encoders.Encoder(stem, build_body(config), config.dim)
+
+
+def build_stem(
+    config: c.RecurrentEncoder | c.TransformerEncoder | c.Convolution,
+    source: Inventory,
+    word_dropout: float,
+) -> TextStem:
     scaled = not isinstance(config, c.TransformerEncoder) or config.scale_embedding
     embedding = Embedding(source.size, config.dim, scaled)
-    stem = TextStem(embedding, build_word_dropout(source, word_dropout))
-    return encoders.Encoder(stem, build_body(config), config.dim)
+    return TextStem(embedding, build_word_dropout(source, word_dropout))
 
 
 def build_body(
@@ -228,17 +249,19 @@ def build_positions(config: c.Transformer | c.Convolution) -> nn.Module:
 
 
 def allocate(network: nn.Module, device: torch.device) -> None:
-    """Uninitialised storage for a network built on the meta device; what was tied stays tied."""
-    first: dict[int, str] = {}
-    tied: list[tuple[str, str]] = []
-    for name, parameter in network.named_parameters(remove_duplicate=False):
-        original = first.setdefault(id(parameter), name)
-        if original != name:
-            tied.append((name, original))
-    network.to_empty(device=device)
-    for name, original in tied:
+    """Uninitialised storage for a network built on the meta device; what was tied stays tied.
+
+    `nn.Module.to_empty` does the same by way of sympy, whose import takes half a second.
+    """
+    made: dict[int, Tensor] = {}
+    parameters = network.named_parameters(remove_duplicate=False)
+    for name, old in [*parameters, *network.named_buffers(remove_duplicate=False)]:
+        if id(old) not in made:
+            new = torch.empty(old.shape, dtype=old.dtype, device=device)
+            is_parameter = isinstance(old, nn.Parameter)
+            made[id(old)] = nn.Parameter(new, old.requires_grad) if is_parameter else new
         owner, _, leaf = name.rpartition(".")
-        setattr(network.get_submodule(owner), leaf, network.get_parameter(original))
+        setattr(network.get_submodule(owner), leaf, made[id(old)])
 
 
 def init_weights(network: nn.Module) -> None:

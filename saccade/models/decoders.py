@@ -50,7 +50,7 @@ class Decoder(nn.Module, ABC):
 
     def forward(self, tokens: Int[Tensor, "B T"], state: Any) -> tuple[Float[Tensor, "B T V"], Any]:
         hidden, state = self.hidden(tokens, state)
-        return self.output(hidden), state
+        return self.output(hidden.to(self.embedding.weight.dtype)), state
 
     def loss(
         self,

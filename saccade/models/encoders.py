@@ -1,7 +1,9 @@
-"""Encoders: a stem and a body, `Padded -> Memory`; of several sources, memories laid end to end."""
+"""Encoders: a stem and a body, `Padded -> Memory`; of several sources, all laid end to end."""
+
+from collections.abc import Sequence
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from saccade.nn.bodies import Body
 from saccade.nn.padded import Memory, Padded, end_to_end
@@ -20,8 +22,43 @@ class Encoder(nn.Module):
         return self.body(self.stem(source), source.keep, source.lengths)  # type: ignore[no-any-return]
 
 
-class Encoders(nn.Module):
-    """Several sources: their memories end to end, each with a learned mark of its own."""
+class EarlyFusion(nn.Module):
+    """Several sources, each with a stem and a mark of its own, read end to end by one body."""
+
+    def __init__(self, stems: list[nn.Module], body: Body, dim: int):
+        super().__init__()
+        self.dim = dim
+        self.stems = nn.ModuleList(stems)
+        self.marks = nn.Embedding(len(stems), dim)  # (sources, D)
+        self.body = body
+
+    def forward(self, *sources: Padded) -> Memory:
+        marks = self.marks(torch.arange(len(sources), device=sources[0].values.device))
+        parts = []
+        for stem, source, mark in zip(self.stems, sources, marks, strict=True):
+            x: Tensor = stem(source)
+            parts.append(x + mark.to(x.dtype))
+        x, keep, lengths = one_after_the_other(parts, sources)
+        return self.body(x, keep, lengths)  # type: ignore[no-any-return]
+
+
+def one_after_the_other(
+    parts: list[Tensor], sources: Sequence[Padded]
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    """Vectors of several sources (B, S, D), row by row without padding between; keep; lengths."""
+    x, lengths = torch.cat(parts, 1), torch.stack([s.lengths for s in sources]).sum(0)
+    if all(source.keep is None for source in sources):
+        return x, None, lengths
+    keeps = [torch.arange(s.values.size(1)) < s.lengths[:, None] for s in sources]
+    order = (~torch.cat(keeps, 1)).to(torch.uint8).argsort(dim=1, stable=True)
+    order = order[:, : int(lengths.max())].to(x.device)
+    x = x.gather(1, order.unsqueeze(-1).expand(-1, -1, x.size(-1)))
+    keep = torch.arange(x.size(1)) < lengths[:, None]
+    return x, None if bool(keep.all()) else keep.to(x.device), lengths
+
+
+class LateFusion(nn.Module):
+    """Late fusion: the memories of several sources end to end, each with a mark of its own."""
 
     def __init__(self, encoders: list[Encoder]):
         super().__init__()
@@ -34,5 +71,8 @@ class Encoders(nn.Module):
         memories = []
         for encoder, source, mark in zip(self.encoders, sources, marks, strict=True):
             memory: Memory = encoder(source)
-            memories.append(memory._replace(values=memory.values + mark))
+            memories.append(memory._replace(values=memory.values + mark.to(memory.values.dtype)))
         return end_to_end(memories)
+
+
+AnyEncoder = Encoder | EarlyFusion | LateFusion

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from saccade.models.decoders import Decoder, RecurrentDecoder
-from saccade.models.encoders import Encoder, Encoders
+from saccade.models.encoders import AnyEncoder
 from saccade.models.heads import PerWord, Pooled
 from saccade.nn.dropout import uniform
 from saccade.nn.loss import Loss, label_loss
@@ -36,7 +36,7 @@ class Generator(nn.Module):
 
     def __init__(
         self,
-        encoder: Encoder | Encoders | None,
+        encoder: AnyEncoder | None,
         decoder: Decoder,
         *,
         label_smoothing: float = 0.0,
@@ -86,7 +86,7 @@ class Labeller(nn.Module):
 
     def __init__(
         self,
-        encoder: Encoder | Encoders,
+        encoder: AnyEncoder,
         head: Pooled | PerWord,
         *,
         label_smoothing: float = 0.0,

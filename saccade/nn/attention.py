@@ -20,10 +20,13 @@ from saccade.nn.watch import is_watched, record
 def attention_weights(
     scores: Float[Tensor, "*B T S"], keep: Bool[Tensor, "*#B #T S"] | None
 ) -> Float[Tensor, "*B T S"]:
-    """The softmax of the scores over the positions in `keep`."""
-    if keep is not None:
-        scores = scores.masked_fill(~keep, -inf)
-    return scores.softmax(-1)
+    """The softmax of the scores over the positions in `keep`; all zeros where there is none."""
+    if keep is None:
+        return scores.softmax(-1)
+    if scores.device.type == "cpu" and keep.any(-1).all():
+        return scores.masked_fill(~keep, -inf).softmax(-1)
+    lowest = torch.finfo(scores.dtype).min  # of a whole row of -inf the softmax is NaN
+    return scores.masked_fill(~keep, lowest).softmax(-1).masked_fill(~keep, 0.0)
 
 
 def attend(
@@ -56,7 +59,11 @@ class ParameterFree(Dot):
     """score(q, x) = q . x, and the items themselves are the values: nothing is learned."""
 
     def __init__(self, query_dim: int, key_dim: int):
-        assert query_dim == key_dim, "items are compared with the query as they are"
+        if query_dim != key_dim:
+            raise ValueError(
+                f"query_dim ({query_dim}) and key_dim ({key_dim}) must be equal: without "
+                "parameters items are compared with the query as they are"
+            )
         super().__init__(query_dim, key_dim)
 
 
@@ -178,6 +185,13 @@ class Attention(nn.Module):
 MemoryHeads = tuple[Float[Tensor, "M H S K"], Float[Tensor, "M H S K"]]  # keys and values
 
 
+def head_width(dim: int, num_heads: int) -> int:
+    """The width of each of `num_heads` heads."""
+    if num_heads < 1 or dim % num_heads:
+        raise ValueError(f"dim ({dim}) must be divisible by num_heads ({num_heads})")
+    return dim // num_heads
+
+
 class SelfAttention(nn.Module):
     """Multi-head attention of a sequence to itself, causal or not     Vaswani et al. 2017
 
@@ -187,7 +201,9 @@ class SelfAttention(nn.Module):
 
     def __init__(self, dim: int, num_heads: int, dropout: float = 0.0, rotary: bool = False):
         super().__init__()
-        self.head_dim = dim // num_heads
+        self.head_dim = head_width(dim, num_heads)
+        if rotary and self.head_dim % 2:
+            raise ValueError(f"rotary positions need heads of an even width, not {self.head_dim}")
         self.qkv = nn.Linear(dim, 3 * dim)  # (H * 3 * K, D)
         self.out = nn.Linear(dim, dim)  # (D, H * K)
         self.dropout = dropout
@@ -224,7 +240,7 @@ class CrossAttention(nn.Module):
 
     def __init__(self, dim: int, memory_dim: int, num_heads: int, dropout: float = 0.0):
         super().__init__()
-        self.head_dim = dim // num_heads
+        self.head_dim = head_width(dim, num_heads)
         self.query = nn.Linear(dim, dim)  # (H * K, D)
         self.kv = nn.Linear(memory_dim, 2 * dim)  # (H * 2 * K, C)
         self.out = nn.Linear(dim, dim)  # (D, H * K)
@@ -259,6 +275,14 @@ def additive_mask(keep: Bool[Tensor, "B S"] | None, dtype: torch.dtype) -> Tenso
     return zeros.masked_fill_(~keep, -inf)[:, None, None, :]
 
 
+def masked_softmax(scores: Float[Tensor, "B H T S"], mask: Tensor) -> Float[Tensor, "B H T S"]:
+    """softmax(scores + mask); as in the fused kernel, zeros where the mask leaves no position."""
+    blind = (mask == -inf).all(-1, keepdim=True)
+    if scores.device.type == "cpu" and not blind.any():
+        return (scores + mask).softmax(-1)
+    return (scores + mask.masked_fill(blind, 0.0)).softmax(-1).masked_fill(blind, 0.0)
+
+
 MIN_KEYS_FOR_TWO_PRODUCTS = 16  # with one query a row, on a CPU: then they beat the fused kernel
 
 
@@ -271,7 +295,7 @@ def multi_head(
     causal: bool = False,
     rows: int | None = None,
 ) -> Float[Tensor, "B H T K"]:
-    """softmax(query . key / sqrt(K) + mask) . value, for every head.
+    """softmax(query . key / sqrt(K) + mask) . value, for every head; zeros where all is masked.
 
     `rows` is how many rows of hypotheses are folded into the positions of `query`.
     """
@@ -292,7 +316,7 @@ def multi_head(
     if plain:
         ahead = torch.ones(T, S, dtype=torch.bool, device=query.device).triu(1)
         scores = scores.masked_fill(ahead, -inf)
-    weights = (scores if mask is None else scores + mask).softmax(-1)
+    weights = scores.softmax(-1) if mask is None else masked_softmax(scores, mask)
     if is_watched(module):
         each = torch.stack(weights.chunk((rows or len(weights)) // len(weights), 2), 1)
         record(module, each.flatten(0, 1))  # (rows, H, T, S)

@@ -17,6 +17,8 @@ class GatedConvolution(nn.Module):
 
     def __init__(self, dim: int, kernel: int, dropout: float = 0.0):
         super().__init__()
+        if kernel % 2 == 0:
+            raise ValueError(f"kernel ({kernel}) must be odd: as many neighbours on either side")
         self.convolution = nn.Conv1d(dim, 2 * dim, kernel, padding=kernel // 2)
         self.drop = Dropout(dropout)
 

@@ -29,6 +29,7 @@ def label_loss(
     logits: Float[Tensor, "N labels"], gold: Int[Tensor, "N"], smoothing: float = 0.0
 ) -> Loss:
     """The summed cross-entropy of rows of logits."""
+    logits = logits.float()
     total = F.cross_entropy(logits, gold, reduction="sum", label_smoothing=smoothing)
     nll = total if smoothing == 0.0 else F.cross_entropy(logits, gold, reduction="sum")
     return Loss(total, nll.detach(), gold.numel())
@@ -72,14 +73,14 @@ def projected_cross_entropy(
 def _sums(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, smoothing: float
 ) -> tuple[Tensor, Tensor]:
-    loss = hidden.new_zeros((), dtype=torch.float32)
-    nll = torch.zeros_like(loss)
+    """The same without gradients."""
+    nll = hidden.new_zeros((), dtype=torch.float32)
+    total = torch.zeros_like(nll)  # of the log-probabilities' means
     for rows in _chunks(hidden, weight):
         log_p = F.linear(hidden[rows], weight, bias).float().log_softmax(-1)
-        chosen = -log_p.gather(1, targets[rows, None]).sum()
-        nll += chosen
-        loss += (1 - smoothing) * chosen - (smoothing * log_p.mean(-1).sum() if smoothing else 0.0)
-    return loss, nll
+        nll -= log_p.gather(1, targets[rows, None]).sum()
+        total += log_p.mean(-1).sum() if smoothing else 0.0
+    return (1 - smoothing) * nll - smoothing * total, nll
 
 
 def _chunks(hidden: Tensor, weight: Tensor) -> list[slice]:
@@ -88,6 +89,15 @@ def _chunks(hidden: Tensor, weight: Tensor) -> list[slice]:
 
 
 class _Projected(torch.autograd.Function):
+    """Loss and gradients of an output layer in one pass over its logits z.
+
+    With p = softmax(z), a target t and smoothing e over V tokens, the loss of a row is
+    (1 - e) (lse z - z_t) + e (lse z - mean z), and its slope at z is p - (1 - e) onehot(t) - e / V.
+    What is the same for all tokens, mean z and e / V, is taken from sums of the weights and of the
+    rows, and never written into the logits. The weights and their gradient are single precision,
+    whatever the products are computed in.
+    """
+
     @staticmethod
     def forward(
         ctx: Any,
@@ -97,28 +107,38 @@ class _Projected(torch.autograd.Function):
         targets: Tensor,
         smoothing: float,
     ) -> tuple[Tensor, Tensor]:
-        loss = hidden.new_zeros((), dtype=torch.float32)
-        nll = torch.zeros_like(loss)
+        kind, each = hidden.dtype, smoothing / weight.size(0)
+        used, used_bias = weight.to(kind), None if bias is None else bias.to(kind)
+        nll = hidden.new_zeros((), dtype=torch.float32)
+        total = torch.zeros_like(nll)  # of lse z
         d_hidden = torch.empty_like(hidden)
         d_weight = torch.zeros_like(weight)
         d_bias = None if bias is None else torch.zeros_like(bias)
         for rows in _chunks(hidden, weight):
             some, chosen = hidden[rows], targets[rows, None]
-            log_p = F.linear(some, weight, bias).float().log_softmax(-1)  # (n, V)
-            nll_here = -log_p.gather(1, chosen).sum()
-            nll += nll_here
-            loss += (1 - smoothing) * nll_here
-            if smoothing:
-                loss -= smoothing * log_p.mean(-1).sum()
-            slope = log_p.exp_()  # p - (1 - e) onehot - e/V, in place
-            slope.scatter_add_(1, chosen, slope.new_full(chosen.shape, smoothing - 1.0))
-            if smoothing:
-                slope -= smoothing / weight.size(0)
-            slope = slope.to(hidden.dtype)
-            torch.mm(slope, weight.to(hidden.dtype), out=d_hidden[rows])
-            d_weight.addmm_(slope.T.to(weight.dtype), some.to(weight.dtype))
+            z = F.linear(some, used, used_bias)  # (n, V)
+            p = z.softmax(-1, dtype=torch.float32)
+            lse = z.amax(-1).float() - p.amax(-1).log()  # of the likeliest, which is never 0
+            nll += (lse - z.gather(1, chosen).squeeze(1)).sum()
+            total += lse.sum()
+            slope = p.scatter_add_(1, chosen, p.new_full(chosen.shape, smoothing - 1.0)).to(kind)
+            torch.mm(slope, used, out=d_hidden[rows])
+            if kind == weight.dtype:
+                d_weight.addmm_(slope.T, some)
+            else:
+                d_weight += slope.T @ some
             if d_bias is not None:
-                d_bias += slope.sum(0)
+                d_bias += slope.sum(0, dtype=d_bias.dtype)
+        loss = (1 - smoothing) * nll
+        if smoothing:
+            summed = hidden.sum(0, dtype=weight.dtype)  # (D,)
+            mean = summed @ weight.mean(0)
+            d_hidden -= (each * weight.sum(0)).to(kind)
+            d_weight -= each * summed
+            if bias is not None and d_bias is not None:
+                mean = mean + hidden.size(0) * bias.mean()
+                d_bias -= each * hidden.size(0)
+            loss = loss + smoothing * (total - mean)
         ctx.save_for_backward(d_hidden, d_weight, d_bias)
         ctx.mark_non_differentiable(nll)
         return loss, nll
@@ -128,4 +148,4 @@ class _Projected(torch.autograd.Function):
         scale = gradients[0]
         d_hidden, d_weight, d_bias = ctx.saved_tensors
         bias = None if d_bias is None else d_bias * scale
-        return d_hidden * scale, d_weight * scale, bias, None, None
+        return d_hidden * scale.to(d_hidden.dtype), d_weight * scale, bias, None, None

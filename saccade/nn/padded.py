@@ -79,7 +79,7 @@ def end_to_end(memories: Sequence[Memory]) -> Memory:
 def masked_mean(
     values: Float[Tensor, "B S D"], keep: Bool[Tensor, "B S"] | None
 ) -> Float[Tensor, "B D"]:
-    """The mean over the positions in `keep`."""
+    """The mean over the positions in `keep`; zeros where there is none."""
     if keep is None:
         return values.mean(1)
-    return (values * keep.unsqueeze(-1)).sum(1) / keep.sum(1, keepdim=True)
+    return (values * keep.unsqueeze(-1)).sum(1) / keep.sum(1, keepdim=True).clamp(min=1)

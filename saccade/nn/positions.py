@@ -25,6 +25,8 @@ class Sinusoidal(nn.Module):
 
     def __init__(self, dim: int):
         super().__init__()
+        if dim % 2:
+            raise ValueError(f"dim ({dim}) must be even: sines and cosines come in pairs")
         self.dim = dim
 
     def forward(self, x: Float[Tensor, "B T D"], offset: int = 0) -> Float[Tensor, "B T D"]:
@@ -48,7 +50,7 @@ class Learned(nn.Module):
                 "shorten it, or train with a larger max_positions or with sinusoidal positions"
             )
         marks: Tensor = self.table(torch.arange(offset, end, device=x.device))
-        return x + marks
+        return x + marks.to(x.dtype)
 
 
 class Unmarked(nn.Module):

@@ -5,7 +5,7 @@ their states are batch-first, so that a search can repeat and reorder them like 
 """
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from jaxtyping import Float, Int
@@ -31,6 +31,8 @@ def build_layer(cell: Cell, input_dim: int, dim: int, bidirectional: bool = Fals
             return nn.GRU(input_dim, dim, batch_first=True, bidirectional=bidirectional)
         case "lstm":
             return nn.LSTM(input_dim, dim, batch_first=True, bidirectional=bidirectional)
+        case _:
+            raise ValueError(f"no cell {cell!r}; choose one of {', '.join(get_args(Cell))}")
 
 
 class Recurrent(nn.Module):
@@ -48,6 +50,8 @@ class Recurrent(nn.Module):
         residual: bool = False,
     ):
         super().__init__()
+        if bidirectional and dim % 2:
+            raise ValueError(f"dim ({dim}) must be even: each direction has half of it")
         self.cell = cell
         self.dim = dim
         self.residual = residual

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from saccade.nn.dropout import WordDropout
 from saccade.nn.padded import Padded
+from saccade.nn.precision import computed
 
 
 class Embedding(nn.Embedding):
@@ -17,7 +18,7 @@ class Embedding(nn.Embedding):
         self.scale = sqrt(dim) if scaled else 1.0
 
     def forward(self, tokens: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape D"]:
-        vectors = super().forward(tokens)
+        vectors = computed(super().forward(tokens))
         return vectors if self.scale == 1.0 else vectors * self.scale
 
 

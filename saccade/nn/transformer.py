@@ -5,7 +5,7 @@ arxiv.org/abs/2002.04745.
 """
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
@@ -25,6 +25,9 @@ class FeedForward(nn.Module):
 
     def __init__(self, dim: int, ff_dim: int, activation: Activation):
         super().__init__()
+        if activation not in get_args(Activation):
+            choices = ", ".join(get_args(Activation))
+            raise ValueError(f"no activation {activation!r}; choose one of {choices}")
         self.activation = activation
         self.up = nn.Linear(dim, 2 * ff_dim if activation == "swiglu" else ff_dim)
         self.down = nn.Linear(ff_dim, dim)
@@ -44,7 +47,13 @@ class FeedForward(nn.Module):
 
 def build_norm(kind: Norm, dim: int) -> nn.Module:
     """Layer norm (Ba et al. 2016), or RMS norm (Zhang & Sennrich 2019)."""
-    return nn.LayerNorm(dim) if kind == "layer" else nn.RMSNorm(dim, eps=1e-6)
+    match kind:
+        case "layer":
+            return nn.LayerNorm(dim)
+        case "rms":
+            return nn.RMSNorm(dim, eps=1e-6)
+        case _:
+            raise ValueError(f"no norm {kind!r}; choose one of {', '.join(get_args(Norm))}")
 
 
 class Block(nn.Module):

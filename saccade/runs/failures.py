@@ -1,5 +1,6 @@
 """What to say when the disk or the memory ends: what failed, what is left, what to do."""
 
+import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -44,5 +45,5 @@ def _stopped(problem: str, advice: str, folder: Path) -> TrainingError:
     last, _ = checkpoints.latest(folder / "checkpoints")
     left = f"{last.name} is sound" if last else "there is no checkpoint yet"
     known = (folder / "config.toml").is_file()
-    again = f": saccade resume {folder}" if known else " try again"
+    again = f": saccade resume {shlex.quote(str(folder))}" if known else " try again"
     return TrainingError(f"{problem}; training has stopped, {left}; {advice}, then{again}")

@@ -5,6 +5,8 @@ whether the data is prepared.
 """
 
 import os
+import shlex
+import shutil
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -19,10 +21,13 @@ from saccade import config as c
 from saccade.errors import CheckpointError, ConfigError
 from saccade.runs import files, guard
 from saccade.runs.failures import disk_failure
+from saccade.tasks.generate import permitted_lines
 
 LIMITS = ("train.steps", "train.epochs", "train.minutes", "train.patience")
 # What may be edited in config.toml between two parts of a run: it changes no weight.
-CHANGEABLE = (*LIMITS, "train.workers", "train.keep", "train.device", "train.preflight")
+# How a step is computed: another way gives other last bits, which is said.
+WAYS = ("train.precision", "train.processes")
+CHANGEABLE = (*LIMITS, *WAYS, "train.workers", "train.keep", "train.device", "train.preflight")
 CHANGEABLE_TABLES = ("data.", "decode.")
 
 
@@ -73,7 +78,8 @@ def read_config(folder: Path) -> c.Config:
     raw, mark = read_settings(folder)
     if not mark.prepared:
         raise CheckpointError(
-            f"{folder}: its data is not prepared yet; go on with: saccade resume {folder}"
+            f"{folder}: its data is not prepared yet; "
+            f"go on with: saccade resume {shlex.quote(str(folder))}"
         )
     return config_in(raw, folder)
 
@@ -97,6 +103,49 @@ def write_settings(folder: Path, settings: Mapping[str, Any], prepared: bool) ->
 
 def write_config(folder: Path, config: c.Config, prepared: bool) -> None:
     write_settings(folder, config.model_dump(mode="json", exclude_none=True), prepared)
+
+
+# --- what the settings name -----------------------------------------------------------------------
+
+
+def with_own_copies(config: c.Config, folder: Path) -> c.Config:
+    """The settings of a new run, which names its own copies of what `decode` named outside.
+
+    So a run is enough by itself: the list of permitted outputs and the language model go with it.
+    """
+    decode, copies = config.decode, {}
+    if decode.only:
+        copies["only"] = "permitted.txt"
+        _copy_list(decode.only, folder / copies["only"])
+    if decode.model:
+        copies["model"] = "language-model"
+        _copy_run(Path(decode.model), folder / copies["model"])
+    return config.model_copy(update={"decode": decode.model_copy(update=copies)})
+
+
+def _copy_list(name: str, path: Path) -> None:
+    lines, size = [], 0
+    for line in permitted_lines(name):
+        lines.append(line)
+        size += len(line.encode()) + 1
+        if size > guard.MAX_LIST_BYTES:
+            raise ConfigError(
+                f"decode.only: {name}: a run holds a list of at most "
+                f"{guard.MAX_LIST_BYTES >> 20} MB: name it when you predict instead"
+            )
+    files.write_text(path, "".join(f"{line}\n" for line in lines))
+
+
+def _copy_run(source: Path, target: Path) -> None:
+    """Copy what a run needs to predict."""
+    try:
+        read_config(source)
+        guard.read_header(source / "model.safetensors")
+    except CheckpointError as error:
+        raise ConfigError(f"decode.model: {error}") from None
+    target.mkdir(exist_ok=True)
+    for path in (*source.glob("*.json"), source / "model.safetensors", source / "config.toml"):
+        shutil.copyfile(path, target / path.name)
 
 
 @contextmanager
@@ -138,20 +187,24 @@ def raised(config: c.Config, settings: Mapping[str, Any], folder: Path) -> c.Con
     now = flat(config.model_dump(mode="json", exclude_none=True))
     raw = config.model_dump(mode="json", exclude_none=True)
     for key, value in settings.items():
+        if key in WAYS:
+            raw["train"][key.removeprefix("train.")] = value
+            continue
         if key not in LIMITS:
             raise ConfigError(
-                f"--set {key}: only limits can be raised on resume ({', '.join(LIMITS)}); "
-                "for another setting train anew"
+                f"{key}: only limits can be raised on resume ({', '.join(LIMITS)}), and "
+                f"another way of computing chosen ({', '.join(WAYS)}); for another setting train "
+                "anew"
             )
         if key not in now:
             own = ", ".join(f"{name} = {now[name]}" for name in LIMITS if name in now)
-            raise ConfigError(f"--set {key}: the run has no such limit; it has {own or 'none'}")
+            raise ConfigError(f"{key}: the run has no such limit; it has {own or 'none'}")
         if type(value) in (int, float) and value < now[key]:
             raise ConfigError(
-                f"--set {key}={value}: is below the {now[key]} of the run; limits can be raised"
+                f"{key} = {value} is below the {now[key]} of the run: limits can only be raised"
             )
         raw["train"][key.removeprefix("train.")] = value
-    return c.parse(raw, "--set") if settings else config
+    return c.parse(raw, "settings") if settings else config
 
 
 def differences(old: Mapping[str, Any], new: c.Config) -> list[tuple[str, Any, Any]]:
@@ -172,6 +225,8 @@ def check_changes(
         found = differences(old, new)
     except (ConfigError, TypeError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{folder}: its checkpoint is damaged: {error}") from None
+    own = ("decode.only", "decode.model")  # copies in the run, wherever it was then
+    found = [(k, old, new) for k, old, new in found if k not in own or Path(str(old)).name != new]
     for key, before, after in found:
         if key not in CHANGEABLE and not key.startswith(CHANGEABLE_TABLES):
             raise CheckpointError(

@@ -10,7 +10,8 @@
 
 The rest needs more than the file itself, and is checked at its one use: tensors by their header
 (`read_header`), weights against the configuration (`fitting_network`), tokenised data against the
-network (`check_ids`), an export for CTranslate2 against the one we would write (`vetted_export`).
+network (`check_ids`), an export for CTranslate2 against the one we would write (`vetted_export`),
+and the files that its own settings name (`own_decode`, `require_plain_inputs`).
 A checkpoint is used only if all its files have the hashes of its manifest (`checkpoints.defect`).
 
 No check allocates what a file merely claims to need, no file is ever executed or unpickled, and
@@ -22,7 +23,7 @@ import os
 import re
 import stat
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,6 +32,7 @@ import safetensors
 import torch
 from torch import Tensor, nn
 
+from saccade import config as c
 from saccade.data.corpora import Corpus
 from saccade.data.digest import digest
 from saccade.engines.ctranslate2 import vocabularies
@@ -41,15 +43,17 @@ from saccade.runs.legacy import current_name
 from saccade.runs.machine import out_of_memory, require_memory
 from saccade.tasks.generate import GeneratingTask
 from saccade.tasks.task import Task
+from saccade.text.tokenizers import MAX_FILE_BYTES
 
 MAX_BYTES = {"config.toml": 1 << 17, "manifest.json": 1 << 16, "state.json": 1 << 21}
-MAX_VOCABULARY_BYTES = 1 << 25  # of any other JSON file
+MAX_VOCABULARY_BYTES = MAX_FILE_BYTES  # of any other JSON file
 JSON_MEMORY_BYTES = 1 << 27  # to parse the JSON files of any run: a vocabulary of 80,000 pieces
 UNTRAINED_BYTES = 1 << 28  # the assumed size of a run that has no weights yet
 MAX_HEADER_BYTES = 1 << 22  # of a safetensors file
 MAX_TENSORS = 1 << 15  # in a safetensors file: deep networks with an optimiser's state have fewer
 MAX_STAMP_BYTES = 1 << 14  # of the stamp in an export
 EXPORT_EXTRA_BYTES = 1 << 27  # of an export beside its weights: vocabularies, tables of positions
+MAX_LIST_BYTES = 1 << 22  # of permitted outputs in a run
 BLOCK_BYTES = 1 << 20  # read at once
 NEVER_FOLDERS = {".lock", "config.toml", "metrics.jsonl", "model.safetensors"}
 
@@ -177,6 +181,64 @@ def shortened(what: object) -> str:
     """A stranger's text, as much of it as belongs into a message."""
     text = str(what)
     return text if len(text) <= 200 else f"{text[:200]}..."
+
+
+# --- what settings name ---------------------------------------------------------------------------
+
+
+def own_decode(decode: c.Decode, folder: Path, chosen: Container[str] = ()) -> c.Decode:
+    """The settings with the paths of what they name; CheckpointError unless it is in the run.
+
+    `chosen` are keys that the user has set, who may name any path.
+    """
+    paths = {}
+    for key in ("only", "model"):
+        name = getattr(decode, key)
+        if not name or key in chosen:
+            continue
+        try:
+            path = (folder / name).resolve()
+            inside = path.is_relative_to(folder.resolve())
+        except (OSError, RuntimeError, ValueError):  # a loop of links, or no path at all
+            inside = False
+        if not inside:
+            raise CheckpointError(
+                f"{folder / 'config.toml'}: decode.{key} = {shortened(name)!r} is not in the run, "
+                "whose own settings name nothing outside of it: copy it there, or remove the key "
+                f"and give --set decode.{key}=..."
+            )
+        paths[key] = str(path)
+    if only := paths.get("only"):
+        _require_list(Path(only))
+    return decode.model_copy(update=paths)
+
+
+def own_paths(config: c.Config, folder: Path) -> c.Config:
+    """The whole configuration, likewise."""
+    return config.model_copy(update={"decode": own_decode(config.decode, folder)})
+
+
+def _require_list(path: Path) -> None:
+    """CheckpointError unless this is a plain list of outputs that takes little memory."""
+    if require_plain_file(path).st_size > MAX_LIST_BYTES:
+        raise CheckpointError(f"{path}: is larger than {MAX_LIST_BYTES >> 20} MB")
+    with path.open("rb") as file:
+        if file.read(2) == b"\x1f\x8b":
+            raise CheckpointError(f"{path}: is compressed; a run holds a list as plain text")
+
+
+def require_plain_inputs(raw: Mapping[str, Any]) -> None:
+    """CheckpointError if settings that are not prepared yet name a device or a pipe as a file."""
+    keys = (("data", "train"), ("data", "dev"), ("task", "vocabulary"), ("decode", "only"))
+    for table, key in keys:
+        found = raw.get(table)
+        names = found.get(key) if isinstance(found, dict) else None
+        for name in [names] if isinstance(names, str) else names or ():
+            with suppress(
+                OSError, TypeError, ValueError
+            ):  # what is not there is named by its reader
+                if not stat.S_ISREG(os.stat(name).st_mode):
+                    raise CheckpointError(f"{table}.{key}: {shortened(name)}: is no plain file")
 
 
 # --- tensors --------------------------------------------------------------------------------------

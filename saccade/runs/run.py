@@ -10,19 +10,20 @@ data/              the tokenised corpus
 
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice, repeat
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, overload
 
 import torch
 
 from saccade import config as c
 from saccade.data.digest import digest
-from saccade.data.lines import Defect, Example, counted
-from saccade.data.sources import examples, read, words_of
+from saccade.data.lines import Defect, Example
+from saccade.data.memory import given
+from saccade.data.sources import columns_expected, examples, read, words_of
 from saccade.engines.choose import Engines
 from saccade.engines.ctranslate2 import export
 from saccade.engines.local import Pending
@@ -31,8 +32,8 @@ from saccade.models.build import allocate
 from saccade.models.networks import Generator, Network
 from saccade.runs import files
 from saccade.runs.folder import read_config
-from saccade.runs.guard import check_ids, fitting_network, vetted_export
-from saccade.runs.machine import Device, choose_device
+from saccade.runs.guard import check_ids, fitting_network, own_decode, vetted_export
+from saccade.runs.machine import Device, choose_device, require_search_memory
 from saccade.setup.prepare import (
     refuse_unseen,
     reopen,
@@ -41,8 +42,18 @@ from saccade.tasks.exact import Compared, compare
 from saccade.tasks.generate import GeneratingTask, check_members
 from saccade.tasks.labels import LabelTask
 from saccade.tasks.registry import load_task
-from saccade.tasks.task import Member, Prediction, Query, Request, Task, chunks, device_of
-from saccade.tasks.translate import Translate
+from saccade.tasks.task import (
+    Evaluation,
+    Member,
+    Prediction,
+    Query,
+    Request,
+    Task,
+    chunks,
+    device_of,
+    result_of,
+)
+from saccade.tasks.translate import EVALUATED_AT_ONCE, Translate
 
 LINES_AT_ONCE = 2048  # read, sorted by length and decoded at once
 
@@ -57,6 +68,11 @@ class Run:
         self.network = network
         self.engines = Engines(task, network, partial(vetted_export, task, folder))
 
+    def __repr__(self) -> str:
+        size = sum(parameter.numel() for parameter in self.network.parameters())
+        where = device_of(self.network)
+        return f"<Run {self.folder}: {self.config.task.kind}, {size:,} parameters, {where}>"
+
     def close(self) -> None:
         """End the processes and threads that predictions have begun; others may begin new ones."""
         self.engines.close()
@@ -67,6 +83,20 @@ class Run:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @overload
+    def predict(  # type: ignore[overload-overlap]  # a text is a sequence of texts, too
+        self,
+        inputs: str,
+        width: int | None = None,
+        nbest: int = 1,
+        *,
+        settings: Mapping[str, Any] | None = None,
+        prefixes: str | Iterable[str] | None = None,
+        details: bool = False,
+        others: Sequence["Run"] = (),
+    ) -> Prediction: ...
+
+    @overload
     def predict(
         self,
         inputs: Iterable[str | Sequence[str]],
@@ -74,20 +104,35 @@ class Run:
         nbest: int = 1,
         *,
         settings: Mapping[str, Any] | None = None,
-        prefixes: Iterable[str] | None = None,
+        prefixes: str | Iterable[str] | None = None,
         details: bool = False,
         others: Sequence["Run"] = (),
-    ) -> list[Prediction]:
+    ) -> list[Prediction]: ...
+
+    def predict(
+        self,
+        inputs: str | Iterable[str | Sequence[str]],
+        width: int | None = None,
+        nbest: int = 1,
+        *,
+        settings: Mapping[str, Any] | None = None,
+        prefixes: str | Iterable[str] | None = None,
+        details: bool = False,
+        others: Sequence["Run"] = (),
+    ) -> Prediction | list[Prediction]:
         """A prediction for each input, in order; an input is a text, or a tuple of columns.
+
+        One text, not in a list, gives one prediction, not in a list.
 
         `settings` are keys of the configuration's table `decode`, as in
         {"sample": True, "temperature": 0.7}; `width` is one of them. `prefixes` are how the answers
-        have to begin. With `details` each prediction has its tokens, their alternatives and the
-        tree of the beam. `others` are runs with the same target vocabulary that decide together
-        with this one.
+        have to begin: a text for each, or one for all. With `details` each prediction has its
+        tokens, their alternatives and the tree of the beam. `others` are runs with the same target
+        vocabulary that decide together with this one.
         """
         request = self.request(width, nbest, settings=settings, details=details, others=others)
-        return list(self.stream(inputs, request, prefixes))
+        found = list(self.stream(inputs, request, prefixes))
+        return found[0] if isinstance(inputs, str) else found
 
     def request(
         self,
@@ -101,15 +146,18 @@ class Run:
     ) -> Request:
         """What is wanted of predictions, checked: the run's own settings and these."""
         wanted = dict(settings or {}) | ({} if width is None else {"width": width})
-        decode = c.change_decode(self.config.decode, wanted) if wanted else self.config.decode
+        own = own_decode(self.config.decode, self.folder, wanted)
+        decode = c.change_decode(own, wanted) if wanted else own
         if nbest < 1:
-            raise ConfigError(f"the {nbest} best: at least 1 must be wanted")
+            raise ConfigError(f"nbest = {nbest}: must be at least 1")
+        if nbest > c.MAX_HYPOTHESES:
+            raise ConfigError(f"nbest = {nbest}: must be at most {c.MAX_HYPOTHESES:,}")
         if not isinstance(self.task, GeneratingTask):
             kind = self.config.task.kind
             if nbest > 1 and kind == "tag":
-                raise ConfigError(f"the {nbest} best: the task 'tag' has one answer")
+                raise ConfigError(f"nbest = {nbest}: the task 'tag' gives one answer")
             how = set(c.Compute.model_fields)
-            same = decode.model_dump(exclude=how) == self.config.decode.model_dump(exclude=how)
+            same = decode.model_dump(exclude=how) == own.model_dump(exclude=how)
             if not same or details or others:
                 raise ConfigError(
                     f"the task '{kind}' does not search: it has no beam, samples, tree or ensemble"
@@ -117,13 +165,13 @@ class Run:
             return Request(decode, nbest)
         if decode.risk != "off" and nbest > decode.candidates:
             raise ConfigError(
-                f"{nbest} best of {decode.candidates} candidates: there are at most as many; "
-                f"add --set decode.candidates={nbest}"
+                f"nbest = {nbest}: there are only {decode.candidates} candidates; ask for fewer, "
+                f"or set decode.candidates to {nbest}"
             )
         if isinstance(decode, c.Beam) and decode.risk == "off" and nbest > decode.width:
             raise ConfigError(
-                f"{nbest} best of a beam of width {decode.width}: there are at most as many as the "
-                f"beam is wide; add --width {nbest}"
+                f"nbest = {nbest}: a beam of width {decode.width} finds at most {decode.width}; "
+                f"ask for fewer, or set the width to {nbest}"
             )
         members = tuple(Member(other.task, other.network) for other in others)
         return self._request(Request(decode, nbest, scored, details, members))
@@ -131,6 +179,7 @@ class Run:
     def _request(self, request: Request) -> Request:
         """A request of a search with the language model and the list of outputs that it names."""
         assert isinstance(self.task, GeneratingTask)
+        require_search_memory(self.task, request, device_of(self.network))
         if request.decode.model:
             device = cast(Device, device_of(self.network).type)
             model = load(request.decode.model, device)
@@ -141,17 +190,25 @@ class Run:
 
     def stream(
         self,
-        inputs: Iterable[str | Sequence[str]],
+        inputs: str | Iterable[str | Sequence[str]],
         request: Request | None = None,
-        prefixes: Iterable[str] | None = None,
+        prefixes: str | Iterable[str] | None = None,
         at_once: int = LINES_AT_ONCE,
+        file: str | None = None,
     ) -> Iterator[Prediction]:
-        """The same, as they come, so many at once: for files larger than memory, and for people."""
+        """The same, as they come, so many at once: for files larger than memory, and for people.
+
+        `file` is where the inputs are from, for messages.
+        """
         request = request or self.request()
-        begin = repeat("") if prefixes is None else prefixes
+        inputs = [inputs] if isinstance(inputs, str) else inputs
+        if not isinstance(inputs, Iterable):
+            raise DataError(f"expected a text, or a list of them, found {inputs!r:.80}")
+        begin = repeat(prefixes or "") if isinstance(prefixes, str | None) else prefixes
+        place = partial(self.place, file=file)
         queries = (
-            Query(self._source(item, number), number - 1, prefix)
-            for number, (item, prefix) in enumerate(_pairwise(inputs, begin), 1)
+            Query(self._source(item, place(number)), number - 1, prefix)
+            for number, (item, prefix) in enumerate(_pairwise(inputs, begin, place), 1)
         )
         yield from self._answers(queries, request, at_once)
 
@@ -180,18 +237,25 @@ class Run:
         number: int = 1,
         *,
         request: Request | None = None,
+        file: str | None = None,
     ) -> Iterator[str]:
         """The answer to one input, piece by piece as it comes: greedy, or drawn if so set.
 
         `number` is the input's among others, from 1: the same one is drawn as `predict` draws. For
-        many inputs make the `request` once, by `text_request(settings)`.
+        many inputs make the `request` once, by `text_request(settings)`. `file` is where they are
+        from, for messages.
         """
         request = request or self.text_request(settings)
         assert isinstance(self.task, GeneratingTask)
         assert isinstance(self.network, Generator)
-        query = Query(self._source(text, number), number - 1)
-        if any(column.strip() for column in query.source):  # an empty line in, an empty line out
+        place = self.place(number, file)
+        query = Query(self._source(text, place), number - 1)
+        if not any(column.strip() for column in query.source):
+            return  # an empty line in, an empty line out
+        try:
             yield from self.task.stream(self.network, query, request)
+        except DataError as error:
+            raise DataError(f"{place}: {error}") from None
 
     def text_request(self, settings: Mapping[str, Any] | None = None) -> Request:
         """What is wanted of texts that come piece by piece, checked."""
@@ -199,21 +263,25 @@ class Run:
             raise ConfigError(f"the task '{self.config.task.kind}' does not write piece by piece")
         of_beams = c.Beam.model_fields.keys() - c.Rules.model_fields.keys() - {"kind"}
         if useless := sorted(set(settings or {}) & of_beams):
-            raise ConfigError(f"decode.{useless[0]} has no part in writing piece by piece")
+            raise ConfigError(
+                f"decode.{useless[0]} has no effect on text that comes piece by piece, which is "
+                "greedy or sampled: leave it out"
+            )
         return self.request(settings=settings)
 
     def compare(
         self,
-        data: Sequence[str | os.PathLike[str]],
+        data: Any,
         settings: Mapping[str, Any] | None = None,
         budget: int = 20_000,
         order: str = "depth",
     ) -> Iterator[Compared]:
-        """For each source of these files the best output of all, beside what beams find."""
+        """For each source of files or examples the best output of all, beside what beams find."""
         if not isinstance(self.task, GeneratingTask) or not isinstance(self.network, Generator):
             raise ConfigError(f"the task '{self.config.task.kind}' does not search")
         changes = dict(settings or {}) | {"budget": budget, "order": order}
-        request = self._request(Request(c.exact_decode(self.config.decode, changes)))
+        own = own_decode(self.config.decode, self.folder, changes)
+        request = self._request(Request(c.exact_decode(own, changes)))
         yield from compare(self.task, self.network, list(self._examples(data)), request)
 
     def export(self, folder: str | os.PathLike[str] | None = None) -> Path:
@@ -222,10 +290,25 @@ class Run:
         export(self.task, self.network, path, digest(self.folder / "model.safetensors"))
         return path
 
+    def place(self, number: int, file: str | None = None) -> str:
+        """Where an input is, for messages: its file and line, where there is a file."""
+        if file is None:
+            return f"input {number}"
+        if self.config.data.format in ("conllu", "columns") and self.reads(file):
+            return f"{file}, sentence {number}"
+        return f"{file}:{number}"
+
+    def unknown(self, text: str | Sequence[str]) -> int:
+        """How many characters (or words) of an input a language model has no token for."""
+        if not isinstance(self.task, GeneratingTask):
+            return 0
+        return self.task.unknown(text if isinstance(text, str) else text[0])
+
     def check_prefix(self, prefix: str) -> None:
         """Refuse a prefix that no answer can begin with."""
         if not isinstance(self.task, GeneratingTask):
-            raise ConfigError(f"the task '{self.config.task.kind}' writes nothing: no prefix")
+            kind = self.config.task.kind
+            raise ConfigError(f"the task '{kind}' gives labels, which take no prefix: leave it out")
         output = self.task.output
         if output.specials.unk in output.encode([prefix])[0]:
             raise ConfigError(f"the prefix {prefix!r} holds what the model has no token for")
@@ -233,9 +316,10 @@ class Run:
     def reads(self, path: str | os.PathLike[str]) -> bool:
         """Whether a file is named as the training file was, and that was more than lines."""
         data = self.config.data
-        name, known = (os.fspath(one).removesuffix(".gz") for one in (path, data.train[0]))
+        first = data.train[0] if data.train else ""  # a stranger's run may name none
+        name, known = (os.fspath(one).removesuffix(".gz") for one in (path, first))
         same = Path(name).suffix == Path(known).suffix
-        return same and data.format in ("jsonl", "conllu", "columns")
+        return same and data.format in ("csv", "jsonl", "conllu", "columns")
 
     def sources(self, path: str | os.PathLike[str]) -> Iterator[tuple[str, ...]]:
         """The inputs in a file of the training data's format, with or without its targets."""
@@ -251,16 +335,26 @@ class Run:
 
     def evaluate(
         self,
-        *data: str | os.PathLike[str],
+        *data: Any,
         settings: Mapping[str, Any] | None = None,
         others: Sequence["Run"] = (),
     ) -> dict[str, float]:
         """The task's metrics on these files, or on the run's own dev set if none is named.
 
+        In place of files, examples from memory: a list of pairs or dicts, or a table.
         `settings` and `others` are those of `predict`; the loss is this run's alone.
         """
+        return result_of(self.evaluating(*data, settings=settings, others=others))
+
+    def evaluating(
+        self,
+        *data: str | os.PathLike[str],
+        settings: Mapping[str, Any] | None = None,
+        others: Sequence["Run"] = (),
+    ) -> Evaluation:
+        """The same, on its way: a generator that yields the share done and returns the metrics."""
         if data:
-            rows = list(self._examples(data))
+            rows = list(self._examples(data[0] if len(data) == 1 else data))
             self._check_labels(rows)
             corpus = self.task.encode(rows)
         else:
@@ -269,21 +363,25 @@ class Run:
             check_ids(self.task, corpus, self.folder)
         request = self.request(settings=settings, others=others)
         if isinstance(self.task, Translate) and isinstance(self.network, Generator):
-            answer = partial(self._answers, request=request)
-            return self.task.evaluate_answers(self.network, corpus, rows, answer)
+            answer = partial(self._answers, request=request, at_once=EVALUATED_AT_ONCE)
+            return (yield from self.task.evaluate_answers(self.network, corpus, rows, answer))
         own, decode = self.config.decode, request.decode
         same = own.model_copy(update={"int8": decode.int8, "engine": decode.engine})
         if others or decode != same or decode.engine == "ctranslate2":
             raise ConfigError(
                 f"the task '{self.config.task.kind}' is measured without a search: of the settings "
-                "only --int8 has a part in it"
+                "only int8 has an effect"
             )
         network = self.engines.packed(int8=True) if decode.int8 else self.network
-        return self.task.evaluate(network, corpus, rows, quick=False)
+        return (yield from self.task.evaluating(network, corpus, rows, quick=False))
 
-    def score(self, *data: str | os.PathLike[str]) -> Iterator[tuple[float, int]]:
-        """For each example of these files log p(target | source), and of how many tokens."""
-        for some in chunks(self._examples(data), LINES_AT_ONCE):
+    def score(self, *data: Any) -> Iterator[tuple[float, int]]:
+        """For each example of these files log p(target | source), and of how many tokens.
+
+        In place of files, examples from memory, as for `evaluate`.
+        """
+        rows = self._examples(data[0] if len(data) == 1 else data)
+        for some in chunks(rows, LINES_AT_ONCE):
             self._check_labels(some)
             yield from self.task.score(self.network, some)
 
@@ -291,22 +389,26 @@ class Run:
         if isinstance(self.task, LabelTask):
             refuse_unseen(self.task, rows)
 
-    def _examples(self, data: Sequence[str | os.PathLike[str]]) -> Iterator[Example]:
-        return examples([os.fspath(path) for path in data], self.config.data, self.config.task.kind)
+    def _examples(self, data: Any) -> Iterator[Example]:
+        return examples(given(data), self.config.data, self.config.task.kind)
 
-    def _source(self, item: str | Sequence[str], number: int) -> tuple[str, ...]:
-        """The columns of one input, as training read them."""
+    def _source(self, item: str | Sequence[str], place: str) -> tuple[str, ...]:
+        """The columns of one input, as training read them; `place` is where it is, for messages."""
         data = self.config.data
+        if not isinstance(item, Sequence) or not all(isinstance(text, str) for text in item):
+            raise DataError(f"{place}: expected a text, or a tuple of texts, found {item!r:.80}")
         if self.config.task.kind == "tag":
             return words_of(item) if isinstance(item, str) else tuple(item)
         tabs = data.format == "tsv" or len(data.source) > 1
         columns = item.split("\t") if isinstance(item, str) and tabs else item
         source = (columns,) if isinstance(columns, str) else tuple(columns)
-        if data.source and any(source) and len(source) != len(data.source):
-            raise DataError(
-                f"input {number}: expected {counted(len(data.source), 'column')}, "
-                f"found {len(source)}; give the sources alone"
-            )
+        wanted, found = max(len(data.source), 1), len(source)
+        if any(source) and found != wanted:
+            advice = "put a tab between two columns"
+            if found > wanted:
+                advice = f"leave out the {'target' if found == data.columns else 'others'}"
+            what = columns_expected(data, labelled=False)
+            raise DataError(f"{place}: expected {what}, found {found}; {advice}")
         return source
 
 
@@ -335,11 +437,14 @@ def _in_order(queries: list[Query], pending: Pending) -> Iterator[Prediction]:
 
 
 def _pairwise(
-    inputs: Iterable[str | Sequence[str]], prefixes: Iterable[str]
+    inputs: Iterable[str | Sequence[str]], prefixes: Iterable[str], place: Callable[[int], str]
 ) -> Iterator[tuple[str | Sequence[str], str]]:
     supply = iter(prefixes)
     for number, item in enumerate(inputs, 1):
         prefix = next(supply, None)
         if prefix is None:
-            raise DataError(f"input {number} has no prefix: there are fewer prefixes than inputs")
+            raise DataError(
+                f"{place(number)} has no prefix: there are fewer prefixes than inputs; "
+                "give one for each, or an empty one"
+            )
         yield item, prefix

@@ -6,6 +6,7 @@ and written into the run, so that every choice can be read there and changed.
 
 import copy
 import os
+import shlex
 from collections.abc import Sequence
 from contextlib import suppress
 from math import sqrt
@@ -20,7 +21,7 @@ from saccade.data.lines import Example, counted
 from saccade.data.sources import examples, read
 from saccade.errors import ConfigError, DataError
 from saccade.models.presets import expand
-from saccade.setup.survey import Survey, survey
+from saccade.setup.survey import Survey, survey, tag_separator
 
 
 def gather(
@@ -72,6 +73,8 @@ def _with_defaults(size: str | None, raw: dict[str, Any], where: str, seen: Surv
     """The configuration, with what is left open chosen by the task, a named size, and the data."""
     kind = raw["task"]["kind"]
     chosen = defaults(kind, seen)
+    if kind == "translate" and "columns" not in raw["task"] and not raw["task"].get("joint"):
+        chosen["task"]["columns"] = _tag_columns(raw["data"]["source"], seen)
     if {"steps", "epochs", "minutes"} & raw.get("train", {}).keys():
         chosen["train"].pop("epochs")  # the user's limit is the only one
         chosen["train"].pop("patience", None)
@@ -102,9 +105,7 @@ def _with_layout(raw: dict[str, Any], where: str) -> tuple[Layout, dict[str, Any
         raise ConfigError(f"{where}: missing key 'data.train': which file is to be learned from?")
     _refuse_uneven(data)
     layout = detect_layout(data.train, data, kind)
-    columns: dict[str, Any] = {"format": layout.format, "source": list(layout.source)}
-    if layout.target is not None:
-        columns["target"] = layout.target
+    columns = {key: value for key, value in layout.settings.items() if value is not None}
     raw["data"] = dict(raw["data"]) | columns
     raw["task"] = {"kind": layout.task} | raw.get("task", {})
     return layout, raw
@@ -122,7 +123,7 @@ def _refuse_uneven(data: c.Data) -> None:
         names = {Path(name).name.split(".")[0] for name in dev}
         alike = [name for name in train if Path(name).name.split(".")[0] in names]
         moved = alike if len(alike) == astray else train[-astray:]
-        options = " ".join(f"--dev {name}" for name in [*dev, *moved])
+        options = " ".join(f"--dev {shlex.quote(name)}" for name in [*dev, *moved])
         hint = f"is {moved[0]} meant for dev? Write {options}"
     raise ConfigError(f"{files}: {hint}")
 
@@ -152,7 +153,9 @@ def _parse_without_task(raw: dict[str, Any], where: str) -> c.Config:
 def _shareable(whole: dict[str, Any]) -> bool:
     """Whether one vocabulary and one embedding table can serve both sides."""
     widths = {whole.get(part, {}).get("dim", 256) for part in ("encoder", "decoder")}
-    return whole["task"].get("source") == whole["task"].get("target") and len(widths) == 1
+    task = whole["task"]
+    same = task.get("source") == task.get("target") and len(widths) == 1
+    return same and not task.get("columns")
 
 
 def defaults(kind: str, seen: Survey) -> dict[str, Any]:
@@ -199,6 +202,15 @@ def _strings(seen: Survey) -> dict[str, Any]:
         | _length(n),
         "decode": _decode(seen, per_character=True),
     }
+
+
+def _tag_columns(names: Sequence[c.Column], seen: Survey) -> dict[str, Any]:
+    """A table for each source column that holds tags: its cells are cut into those."""
+    columns = {}
+    for name, cells in zip(names[1:], seen.side_cells, strict=False):
+        if (separator := tag_separator(cells)) is not None:
+            columns[str(name)] = {"kind": "word", "size": 2000, "separator": separator}
+    return columns
 
 
 def _sentences(seen: Survey) -> dict[str, Any]:
@@ -273,7 +285,7 @@ def _tag(seen: Survey) -> dict[str, Any]:
 
 def _language(seen: Survey) -> dict[str, Any]:
     size = seen.characters
-    words = seen.sampled and seen.source_chars and size > 5_000_000
+    words = size > 5_000_000
     tokenizer = {"kind": "bpe", "size": 8000} if words else {"kind": "char", "size": 5000}
     return {
         "task": {"tokenizer": tokenizer, "context": 128 if not words else 64},

@@ -1,5 +1,6 @@
 """From the user's files to a task with vocabularies, a tokenised corpus, and a dev set."""
 
+import os
 import shutil
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
@@ -76,8 +77,10 @@ def is_short(task: Task, corpus: Corpus) -> Array:
     """Which examples are within data.max_len; a line of a stream has no length of its own."""
     if task.config.task.target_type == "none":
         return np.ones(len(corpus), bool)
-    lengths = np.stack([column.lengths for column in corpus.columns])
-    return np.asarray(lengths.max(0) <= task.config.data.max_len)
+    lengths = [column.lengths for column in corpus.columns]
+    if task.config.task.early:  # the sources are one sequence
+        lengths = [np.sum(lengths[:-1], 0), lengths[-1]]
+    return np.asarray(np.max(lengths, 0) <= task.config.data.max_len)
 
 
 def whereabouts(task: Task, numbers: Collection[int]) -> dict[int, str]:
@@ -87,6 +90,8 @@ def whereabouts(task: Task, numbers: Collection[int]) -> dict[int, str]:
     """
     found: dict[int, str] = {}
     number = 0
+    if not all(map(os.path.isfile, task.config.data.train)):  # a pipe is not read twice
+        return found
     with suppress(DataError, OSError):
         for some in chunks(Split(task.config).train(), CHUNK_EXAMPLES):
             rows = [row for row in some for _ in row.references or (None,)]

@@ -4,13 +4,21 @@ The same pass gathers what has to be known before a dev set can be cut off.
 """
 
 import hashlib
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 
+import numpy as np
+
+from saccade.check.tally import longest_usual
 from saccade.data.lines import Example
 
 CLOSE_EXAMPLES = 20_000  # examples looked at closely; the rest is only counted
+COUNTED_WORDS = 200  # of a target, at most
 KEPT_WORDS = 20_000  # different words of targets that are remembered
+KEPT_CELLS = 2000  # of a source column after the first
+TAG_SEPARATORS = (";", "|", ",", "+")
 
 
 @dataclass
@@ -26,20 +34,37 @@ class Survey:
     highest_hash: int = -1
 
     sampled: int = 0  # examples that were looked at closely; of them:
-    source_chars: int = 0
-    target_chars: int = 0
-    longest_target: int = 0  # in characters
+    source_lengths: list[int] = field(default_factory=list)  # in characters
+    target_lengths: list[int] = field(default_factory=list)
     single_sources: int = 0  # without a blank
     single_targets: int = 0
     source_alphabet: set[str] = field(default_factory=set)
     target_alphabet: set[str] = field(default_factory=set)
     target_tokens: int = 0
     target_words: set[str] = field(default_factory=set)
+    side_cells: list[list[str]] = field(default_factory=list)  # of each source column but the first
 
     @property
     def one_word(self) -> bool:
         """Whether a source is usually one word, so that its letters are what matters."""
-        return self.single_sources > 0.9 * self.sampled and self.source_chars < 40 * self.sampled
+        return self.single_sources > 0.9 * self.sampled and self.source_chars < 40
+
+    @property
+    def source_chars(self) -> float:
+        """The median length of a source: one line that is far too long changes nothing."""
+        return median(self.source_lengths) if self.source_lengths else 0.0
+
+    @property
+    def target_chars(self) -> float:
+        """The median length of a target."""
+        return median(self.target_lengths) if self.target_lengths else 0.0
+
+    @property
+    def longest_target(self) -> int:
+        """The length of the longest target that is no outlier."""
+        lengths = np.array(self.target_lengths)
+        usual = lengths[lengths <= longest_usual(lengths)]
+        return int(usual.max()) if len(usual) else 0
 
     @property
     def symbols(self) -> bool:
@@ -73,19 +98,40 @@ def survey(
             continue
         seen.sampled += 1
         first = row.source[0]
-        seen.source_chars += sum(map(len, row.source))
+        seen.source_lengths.append(sum(map(len, row.source)))
         seen.single_sources += " " not in first.strip()
         seen.source_alphabet.update(first)
+        if len(row.source) > 1 and seen.sampled <= KEPT_CELLS:
+            seen.side_cells = seen.side_cells or [[] for _ in row.source[1:]]
+            for cells, cell in zip(seen.side_cells, row.source[1:], strict=False):
+                cells.append(cell)
         if isinstance(row.target, str):
-            words = row.target.split()
-            seen.target_chars += len(row.target)
-            seen.longest_target = max(seen.longest_target, len(row.target))
+            words = row.target.split()[:COUNTED_WORDS]
+            seen.target_lengths.append(len(row.target))
             seen.single_targets += len(words) <= 1
             seen.target_alphabet.update(row.target)
             seen.target_tokens += len(words)
             if len(seen.target_words) < KEPT_WORDS:
                 seen.target_words.update(words)
     return seen
+
+
+def tag_separator(cells: Sequence[str]) -> str | None:
+    """What stands between the tags in cells like V;IND;PST; "" where each cell is one tag.
+
+    None where the cells are no tags: these come again and again, and have no blanks.
+    """
+    for separator in TAG_SEPARATORS:
+        if sum(separator in cell for cell in cells) > len(cells) // 2:
+            tags = (tag for cell in cells for tag in cell.split(separator))
+            return separator if _recur(tags) else None
+    return "" if _recur(cells) else None
+
+
+def _recur(tags: Iterable[str]) -> bool:
+    """Whether tags come five times or more on average, and none has a blank inside."""
+    counts = Counter(tags)
+    return len(counts) <= counts.total() / 5 and not any(" " in tag.strip() for tag in counts)
 
 
 def source_hash(source: tuple[str, ...], seed: int) -> int:

@@ -12,22 +12,23 @@ from saccade.metrics import labels as metrics
 from saccade.models.networks import Classifier
 from saccade.nn.loss import label_loss
 from saccade.tasks.labels import LabelTask, log_probs_of
-from saccade.tasks.task import Prediction, Query, Request, device_of
+from saccade.tasks.task import Evaluation, Prediction, Query, Request, device_of
 
 
 class Classify(LabelTask):
-    def evaluate(
+    def evaluating(
         self, network: Classifier, corpus: Corpus, examples: Sequence[Example], quick: bool
-    ) -> dict[str, float]:
+    ) -> Evaluation:
         nll, gold, guess = 0.0, [], []
         name = self.labels.label
-        with torch.inference_mode():
-            for batch in in_order(corpus, self.config.decode.batch_tokens, len(examples)):
-                batch = batch.to(device_of(network))
+        for batch in in_order(corpus, self.config.decode.batch_tokens, len(examples)):
+            batch = batch.to(device_of(network))
+            with torch.inference_mode():
                 logits, right = network.logits(batch.sources), batch.target.values[:, 0]
                 nll += float(label_loss(logits, right).nll)
                 gold += [name(i) for i in right.tolist()]
                 guess += [name(i) for i in logits.argmax(-1).tolist()]
+            yield len(gold) / len(examples)
         return {
             "loss": nll / len(gold),
             "accuracy": metrics.accuracy(gold, guess),

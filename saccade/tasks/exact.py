@@ -85,9 +85,8 @@ def compare(
         )
         best = optimum.best
         assert best is not None
-        texts = task.output.decode(
-            [task.written(query.rows[0], one.tokens) for one in (best, *beams.values())]
-        )
+        said = [task.written(query.readings[0], one.tokens) for one in (best, *beams.values())]
+        texts = [task.shown(query, text) for text in task.output.decode(said)]
         yield Compared(
             tuple(accepted),
             texts[0],

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -56,14 +56,18 @@ UNKNOWN = "its prefix holds what the model has no token for"
 NOTHING = "nothing can be said under the constraints"
 
 
+Reading: TypeAlias = tuple[list[int], ...]  # the ids of each source of a query
+
+
 class EncodedQuery(NamedTuple):
     """A query as ids: tokenised once, for all that is done with it."""
 
     number: int  # among the inputs
-    rows: tuple[list[int], ...]  # as the network reads it, then as each ensemble member does
+    readings: tuple[Reading, ...]  # as the network reads it, then as each ensemble member does
     prefix: list[int]  # how the answer has to begin
     limit: int  # tokens that an answer may have
     problem: str  # why there can be no answer
+    prompt: str = ""  # what the user wrote, where the answer goes on with it
 
 
 class Found(NamedTuple):
@@ -73,6 +77,14 @@ class Found(NamedTuple):
     problem: str = ""
     tokens: tuple[Token, ...] = ()
     tree: Tree | None = None
+
+
+class Started(NamedTuple):
+    """A decoder that has read the sources."""
+
+    state: Any
+    first: Tensor  # (B,): the token it goes on from
+    keep: Tensor | None  # (B, S): the positions of the memory that are real; None is all
 
 
 class Begun(NamedTuple):
@@ -98,31 +110,50 @@ class GeneratingTask(Task):
         self.source_positions = positions_of(config.encoder)
         self.target_positions = positions_of(config.decoder)
 
-    def rows(self, queries: Sequence[Query]) -> list[list[int]]:
+    def readings(self, queries: Sequence[Query]) -> list[Reading]:
         """The ids that a network reads of each query."""
-        (reader,) = self.readers
-        return reader.rows([query.source for query in queries])
+        cells = self.read([query.source for query in queries])
+        rows = (reader.rows(some) for reader, some in zip(self.readers, cells, strict=True))
+        return list(zip(*rows, strict=True))
 
-    def start(self, network: Generator, rows: list[list[int]]) -> tuple[Any, Tensor]:
-        """The decoder's state after reading these rows, and the token it goes on from."""
-        device = device_of(network)
-        (reader,) = self.readers
-        source = pad(rows, reader.pad).to(device)
-        state = network.decoder.start(network.encode((source,)), len(rows))
-        return state, torch.full((len(rows),), self.output.specials.bos, device=device)
+    def start(self, network: Generator, readings: Sequence[Reading]) -> Started:
+        """The decoder after these were read."""
+        device, columns = device_of(network), zip(*readings, strict=True)
+        sources = [
+            pad(list(rows), reader.pad).to(device)
+            for reader, rows in zip(self.readers, columns, strict=True)
+        ]
+        memory = network.encode(sources)
+        assert memory is not None
+        state = network.decoder.start(memory, len(readings))
+        first = torch.full((len(readings),), self.output.specials.bos, device=device)
+        return Started(state, first, memory.keep)
 
-    def positions_left(self, row: Sequence[int]) -> int:
-        """For how many tokens there are positions after this row; below 0: it is too long."""
-        return -1 if len(row) > self.source_positions else self.target_positions - 1
+    def positions_left(self, reading: Reading) -> int:
+        """For how many tokens there are positions after this; below 0: it is too long."""
+        longest = length_of(reading) if self.config.task.early else max(map(len, reading))
+        return -1 if longest > self.source_positions else self.target_positions - 1
 
-    def limit(self, row: Sequence[int], decode: c.Limits) -> int:
-        """How many tokens an answer to this row may have; less than 0 if it is too long to read."""
-        longest = min(decode.max_len, 10 + int(len(row) * decode.max_ratio))
-        return min(longest, self.positions_left(row))
+    def limit(self, reading: Reading, decode: c.Limits) -> int:
+        """How many tokens an answer to this may have; less than 0 if it is too long to read."""
+        longest = min(decode.max_len, 10 + int(length_of(reading) * decode.max_ratio))
+        return min(longest, self.positions_left(reading))
 
-    def written(self, row: Sequence[int], tokens: Sequence[int]) -> list[int]:
-        """The tokens of the whole text when these were said after reading this row."""
+    def written(self, reading: Reading, tokens: Sequence[int]) -> list[int]:
+        """The tokens of the whole text when these were said after reading this."""
         return list(tokens)
+
+    def prompt(self, query: Query) -> str:
+        """The user's own words that an answer goes on with."""
+        return ""
+
+    def shown(self, query: EncodedQuery, text: str) -> str:
+        """An answer as it is shown, where `text` is that of what was `written`."""
+        return text
+
+    def unknown(self, text: str) -> int:
+        """How many characters (or words) of a prompt the model has no token for."""
+        return 0
 
     def scored(self, examples: Sequence[Example]) -> Corpus:
         """What `score` reads of examples: the first target of each."""
@@ -157,17 +188,16 @@ class GeneratingTask(Task):
     def encode_queries(self, queries: Sequence[Query], request: Request) -> list[EncodedQuery]:
         """The queries as ids, for this task's network and for all that decide with it."""
         check_members(self, request)
-        rows, limits = self.rows(queries), []
-        for row in rows:
-            limits.append(self.limit(row, request.decode))
-        read: list[tuple[list[int], ...]] = [(row,) for row in rows]
+        own = self.readings(queries)
+        limits = [self.limit(reading, request.decode) for reading in own]
+        read: list[tuple[Reading, ...]] = [(reading,) for reading in own]
         for member in request.others:
-            theirs = member.task.rows(queries)
+            theirs = member.task.readings(queries)
             limits = [
-                min(limit, member.task.positions_left(row))
-                for limit, row in zip(limits, theirs, strict=True)
+                min(limit, member.task.positions_left(reading))
+                for limit, reading in zip(limits, theirs, strict=True)
             ]
-            read = [(*some, row) for some, row in zip(read, theirs, strict=True)]
+            read = [(*some, reading) for some, reading in zip(read, theirs, strict=True)]
         if request.model is not None:
             most = positions_of(request.model.task.config.decoder) - 1
             limits = [min(limit, most) for limit in limits]
@@ -179,7 +209,8 @@ class GeneratingTask(Task):
             for prefix, limit in zip(prefixes, limits, strict=True)
         ]
         numbers = [query.number for query in queries]
-        columns = zip(numbers, read, prefixes, limits, problems, strict=True)
+        prompts = map(self.prompt, queries)
+        columns = zip(numbers, read, prefixes, limits, problems, prompts, strict=True)
         return [EncodedQuery(*column) for column in columns]
 
     def to_text(
@@ -189,10 +220,13 @@ class GeneratingTask(Task):
         said = []
         for query, answer in zip(encoded, found, strict=True):
             for hypothesis in answer.hypotheses:
-                said.append(self.written(query.rows[0], hypothesis.tokens))
+                said.append(self.written(query.readings[0], hypothesis.tokens))
         supply, predictions = iter(self.output.decode(said)), []
-        for answer in found:
-            ranked = [(next(supply), hypothesis.score) for hypothesis in answer.hypotheses]
+        for query, answer in zip(encoded, found, strict=True):
+            ranked = [
+                (self.shown(query, next(supply)), hypothesis.score)
+                for hypothesis in answer.hypotheses
+            ]
             if not ranked:
                 predictions.append(Prediction("", 0.0, problem=answer.problem))
                 continue
@@ -200,8 +234,9 @@ class GeneratingTask(Task):
                 ranked = self._least_risk(ranked, request.decode)
             ranked = ranked[: request.nbest]
             (text, score), *others = ranked
+            unknown = self.unknown(query.prompt)
             predictions.append(
-                Prediction(text, score, tuple(others), tokens=answer.tokens, tree=answer.tree)
+                Prediction(text, score, tuple(others), "", answer.tokens, answer.tree, unknown)
             )
         return predictions
 
@@ -228,7 +263,7 @@ class GeneratingTask(Task):
             return answer(self.begin(network, batch, request), batch, request, self.output)
 
         budget = max(1, request.decode.batch_tokens // hypotheses_of(request))
-        lengths = [len(encoded[i].rows[0]) + len(encoded[i].prefix) for i in fine]
+        lengths = [length_of(encoded[i].readings[0]) + len(encoded[i].prefix) for i in fine]
         answers = in_batches(fine, lengths, budget, work, equal=self.equal)
         ready = dict(zip(fine, answers, strict=True))
         return [ready.get(i) or Found([], query.problem) for i, query in enumerate(encoded)]
@@ -236,16 +271,17 @@ class GeneratingTask(Task):
     def begin(self, network: Generator, encoded: Sequence[EncodedQuery], request: Request) -> Begun:
         """What the network, and those that decide with it, make of queries before a token."""
         request = self.with_permitted(request)
-        decode, parts, special = request.decode, [], self.output.specials
+        decode, special = request.decode, self.output.specials
+        members = (Member(self, network), *request.others)
         with torch.inference_mode():
-            for i, member in enumerate((Member(self, network), *request.others)):
-                rows = [query.rows[i] for query in encoded]
-                state, first = member.task.start(member.network, rows)
-                parts.append((steps.stepper(member.network.decoder, special.silent), state))
-            plain, plain_state = parts[0]
+            started: list[Started] = [
+                member.task.start(member.network, [query.readings[i] for query in encoded])
+                for i, member in enumerate(members)
+            ]
+            parts = [steps.stepper(member.network.decoder, special.silent) for member in members]
+            plain, plain_state, first = parts[0], started[0].state, started[0].first
             if len(parts) > 1:
-                plain = steps.ensemble([step for step, _ in parts])
-                plain_state = tuple(state for _, state in parts)
+                plain, plain_state = steps.ensemble(parts), tuple(one.state for one in started)
             step, state = plain, plain_state
             if request.model is not None:
                 fusion_model = request.model.network.decoder
@@ -253,8 +289,8 @@ class GeneratingTask(Task):
                 step = steps.fuse(step, other, decode.model_weight, special.bos, special.eos)
                 state = (state, fusion_model.start(None, len(encoded)))
         if isinstance(decode, c.Beam) and decode.coverage:
-            source = pad([query.rows[0] for query in encoded]).to(first.device)
-            step = steps.with_attention_sum(step, attention_of(network.decoder), source.keep)
+            attention = attention_of(network.decoder)
+            step = steps.with_attention_sum(step, attention, started[0].keep)
         prefixes = [query.prefix for query in encoded]
         step = steps.prompted(step, prefixes) if any(prefixes) else step
         ruled = self._ruled(step, request)
@@ -291,7 +327,7 @@ class GeneratingTask(Task):
         decode, number, end = request.decode, query.number, self.output.specials.eos
         (encoded,) = self.encode_queries([query], request)
         if encoded.problem:
-            raise DataError(f"input {number + 1}: {encoded.problem}")
+            raise DataError(encoded.problem)
         begun = self.begin(network, [encoded], request)
         pick: Pick = likeliest
         if isinstance(decode, c.Sample):
@@ -302,12 +338,18 @@ class GeneratingTask(Task):
             begun.step, begun.state, begun.first, end=end, limits=[encoded.limit], pick=pick
         ):
             if score == float("-inf"):
-                raise DataError(f"input {number + 1}: the constraints allow no way on")
+                raise DataError("the constraints allow no way on")
             tokens += [token] if token != end else []
-            text = self.output.decode([self.written(encoded.rows[0], tokens)])[0]
+            text = self.output.decode([self.written(encoded.readings[0], tokens)])[0]
+            text = self.shown(encoded, text)
             if text.startswith(shown) and (token == end or not text.endswith("\ufffd")):
                 yield text[len(shown) :]
                 shown = text
+
+
+def length_of(reading: Reading) -> int:
+    """How many tokens the sources of a query have."""
+    return sum(map(len, reading))
 
 
 def candidates_of(request: Request) -> int:
@@ -443,7 +485,9 @@ def attention_of(decoder: Decoder) -> nn.Module:
 def check_members(task: GeneratingTask, request: Request) -> None:
     """Refuse others that do not speak the same vocabulary."""
     if request.model is not None and task.config.task.kind == "language":
-        raise ConfigError("decode.model: it is for other tasks; join language models by --with")
+        raise ConfigError(
+            "decode.model: it is for other tasks; join language models in an ensemble"
+        )
     members = [("the ensemble", task.config.task.kind, other) for other in request.others]
     members += [("decode.model", "language", request.model)] if request.model else []
     for where, kind, member in members:
@@ -457,17 +501,21 @@ def check_members(task: GeneratingTask, request: Request) -> None:
             )
 
 
-def permitted(path: str, output: Tokenizer) -> list[list[int]]:
-    """The permitted outputs of a file as ids; those that the model cannot write are left out."""
-    texts = []
+def permitted_lines(path: str) -> Iterator[str]:
+    """The permitted outputs in a file."""
     try:
         for row in lines_of(path):
             if isinstance(row, Defect):
                 raise DataError(str(row))
-            texts.append(row)
+            if row.strip():
+                yield row
     except FileError as error:
         raise DataError(str(error.defect)) from None
-    unk, encoded = output.specials.unk, output.encode([t for t in texts if t.strip()])
+
+
+def permitted(path: str, output: Tokenizer) -> list[list[int]]:
+    """The permitted outputs of a file as ids; those that the model cannot write are left out."""
+    unk, encoded = output.specials.unk, output.encode(list(permitted_lines(path)))
     ids = [row for row in encoded if unk not in row]
     if not ids:
         raise ConfigError(f"decode.only: {Path(path)}: the model can write none of its lines")

@@ -14,19 +14,19 @@ from saccade.data.batches import padded
 from saccade.data.fields import Labels, Text
 from saccade.data.lines import Example, labels_of
 from saccade.nn.padded import Padded
-from saccade.tasks.task import Task, device_of, in_batches
+from saccade.tasks.task import Task, count_columns, device_of, in_batches
+from saccade.text.tokenizers import Counts
 from saccade.text.vocab import Vocab
 
 
 class LabelTask(Task):
-    """A text field for the source and a set of labels for the target."""
+    """Text fields for the sources and a set of labels for the target."""
 
-    files = ("tokenizer.json", "labels.json")
+    source_name, target_name = "tokenizer", "labels"
     source_field: ClassVar[type[Text]] = Text
 
-    def __init__(self, config: c.Config, source: Text, target: Labels):
-        super().__init__(config, (source,), target)
-        self.source = source
+    def __init__(self, config: c.Config, sources: tuple[Text, ...], target: Labels):
+        super().__init__(config, sources, target)
         self.labels: Vocab = target.labels
 
     @property
@@ -35,35 +35,37 @@ class LabelTask(Task):
 
     @classmethod
     def fit(cls, config: c.Config, examples: Callable[[], Iterable[Example]]) -> Self:
-        assert isinstance(config.task, c.Classify | c.Tag)
-        counts: Counter[str] = Counter()
-
-        def texts() -> Iterable[str]:
-            for row in examples():
-                for target in row.references:
-                    counts.update(labels_of(target))
-                yield from row.source
-
-        source = cls.source_field.fit(config.task.tokenizer, texts())
-        return cls(config, source, Labels.fit(counts))
+        labels: Counter[str] = Counter()
+        sources = config.task.sources(config.data.source)
+        counts = [Counts(source.tokenizer) for source in sources]
+        for row in examples():
+            for target in row.references:
+                labels.update(labels_of(target))
+            count_columns(sources, counts, row)
+        fields = tuple(cls.source_field.fit(some) for some in counts)
+        return cls(config, fields, Labels.fit(labels))
 
     @classmethod
     def load(cls, config: c.Config, folder: Path) -> Self:
-        source, target = (folder / name for name in cls.files)
-        return cls(config, cls.source_field.load(source), Labels.load(target))
+        *sources, target = cls.files(len(config.task.sources(config.data.source)))
+        fields = tuple(cls.source_field.load(folder / name) for name in sources)
+        return cls(config, fields, Labels.load(folder / target))
 
     def _logits(self, network: Any, sources: Sequence[Any], budget: int) -> list[Tensor]:
-        """For each source its logits: (labels,), or (words, labels)."""
-        column = self.source.encode(sources)
+        """For each example its logits: (labels,), or (words, labels)."""
+        cells = self.read(sources)
+        columns = [f.encode(some) for f, some in zip(self.sources, cells, strict=True)]
 
         def work(rows: list[int]) -> list[Tensor]:
-            source = padded(column, np.array(rows)).to(device_of(network))
-            return self._rows(network.logits((source,)).cpu(), source)
+            index, device = np.array(rows), device_of(network)
+            batch = tuple(padded(column, index).to(device) for column in columns)
+            return self._rows(network.logits(batch).cpu(), batch)
 
+        lengths = np.sum([column.lengths for column in columns], 0)
         with torch.inference_mode():
-            return in_batches(range(len(column)), column.lengths.tolist(), budget, work)
+            return in_batches(range(len(sources)), lengths.tolist(), budget, work)
 
-    def _rows(self, logits: Tensor, source: Padded) -> list[Tensor]:
+    def _rows(self, logits: Tensor, sources: tuple[Padded, ...]) -> list[Tensor]:
         """The logits of each row of a batch, without padding."""
         return list(logits)
 

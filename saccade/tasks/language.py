@@ -4,13 +4,11 @@ A line's end is a token, <eos>, so a corpus is one stream: line <eos> line <eos>
 probability is that of its tokens and the <eos> after it, given the <eos> before it.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import exp, log
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import Tensor
 
 from saccade import config as c
 from saccade.data.batches import Stream
@@ -20,12 +18,13 @@ from saccade.data.lines import Example
 from saccade.errors import ConfigError
 from saccade.models.networks import Generator, shifted
 from saccade.nn.padded import pad
-from saccade.tasks.generate import GeneratingTask
-from saccade.tasks.task import Query, device_of
+from saccade.tasks.generate import EncodedQuery, GeneratingTask, Reading, Started
+from saccade.tasks.task import Evaluation, Query, device_of
+from saccade.text.tokenizers import Counts, alphabet
 
 
 class LanguageModel(GeneratingTask):
-    files = ("tokenizer.json",)
+    target_name = "tokenizer"
     higher_is_better = False
     equal = True  # a state has no padding before its first token
 
@@ -44,12 +43,14 @@ class LanguageModel(GeneratingTask):
         assert isinstance(config.task, c.LanguageModel)
         if config.task.vocabulary:
             return cls(config, Lines.load(Path(config.task.vocabulary)))
-        texts = (row.source[0] for row in examples())
-        return cls(config, Lines.fit(config.task.tokenizer, texts))
+        counts = Counts(config.task.tokenizer)
+        for row in examples():
+            counts.add(row.source[0])
+        return cls(config, Lines.fit(counts))
 
     @classmethod
     def load(cls, config: c.Config, folder: Path) -> "LanguageModel":
-        return cls(config, Lines.load(folder / cls.files[0]))
+        return cls(config, Lines.load(folder / cls.files(0)[0]))
 
     def encode(self, examples: Sequence[Example]) -> Corpus:
         return Corpus((), self.target.encode([row.source for row in examples]))
@@ -63,14 +64,16 @@ class LanguageModel(GeneratingTask):
         seed, pad = self.config.seed, self.target.pad
         return Stream(column.ids, column.starts, streams, self.context, carried, seed, number, pad)
 
-    def evaluate(
+    def evaluating(
         self, network: Generator, corpus: Corpus, examples: Sequence[Example], quick: bool
-    ) -> dict[str, float]:
+    ) -> Evaluation:
         end = int(corpus.target.starts[len(examples)])
         ids = corpus.target.ids[:end]
         characters = sum(len(row.source[0]) + 1 for row in examples)
-        with torch.inference_mode():
-            nll, count = (self.in_one_piece if self.carried else self.in_windows)(network, ids)
+        nll, count = 0.0, 0
+        for more, tokens in (self.in_one_piece if self.carried else self.in_windows)(network, ids):
+            nll, count = nll + more, count + tokens
+            yield count / max(len(ids), 1)
         count = max(count, 1)
         return {  # the first token has nothing before it, and is left out of both counts
             "loss": nll / count,
@@ -78,59 +81,77 @@ class LanguageModel(GeneratingTask):
             "bits_per_character": nll / log(2) / max(characters - 1, 1),
         }
 
-    def in_one_piece(self, network: Generator, ids: Array) -> tuple[float, int]:
-        """-log p of a text and its tokens, with the state carried on through all of it."""
+    def in_one_piece(self, network: Generator, ids: Array) -> Iterator[tuple[float, int]]:
+        """-log p of the parts of a text and their tokens, with the state carried on through all."""
         streams = max(1, min(16, len(ids) // (4 * self.context)))
         column = Column(ids, ids[:0])
-        nll, count, state = 0.0, 0, None
+        state = None
         for batch in self._stream(column, streams, carried=True):
-            loss, state = network(batch.to(device_of(network)), state)
-            nll, count = nll + float(loss.nll), count + loss.count
-        return nll, count
+            with torch.inference_mode():
+                loss, state = network(batch.to(device_of(network)), state)
+            yield float(loss.nll), loss.count
 
-    def in_windows(self, network: Generator, ids: Array) -> tuple[float, int]:
+    def in_windows(self, network: Generator, ids: Array) -> Iterator[tuple[float, int]]:
         """The same in windows that overlap by half: each token comes after at least half a window.
 
         Each is predicted once.
         """
         device, half = device_of(network), max(1, self.context // 2)
         starts = list(range(0, max(len(ids) - 1 - half, 1), half))
-        nll, count = 0.0, 0
         rows = max(1, self.config.decode.batch_tokens // (2 * half))
         for i in range(0, len(starts), rows):
             windows = [ids[s : s + 2 * half + 1].tolist() for s in starts[i : i + rows]]
             tokens, said = shifted(pad(windows, self.target.pad).to(device))
-            logits, _ = network.decoder(tokens, network.decoder.start(None, len(windows)))
+            with torch.inference_mode():
+                logits, _ = network.decoder(tokens, network.decoder.start(None, len(windows)))
             skip = torch.tensor([0 if s == 0 else half for s in starts[i : i + rows]])
             columns = torch.arange(tokens.size(1))
             new = ((columns >= skip[:, None]) & (columns < said.lengths[:, None])).to(device)
             gold = said.values[new]
-            nll += float(torch.nn.functional.cross_entropy(logits[new], gold, reduction="sum"))
-            count += gold.numel()
-        return nll, count
+            nll = torch.nn.functional.cross_entropy(logits[new], gold, reduction="sum")
+            yield float(nll), gold.numel()
 
-    def rows(self, queries: Sequence[Query]) -> list[list[int]]:
+    def readings(self, queries: Sequence[Query]) -> list[Reading]:
         """Each prefix, to be completed to the end of its line."""
         if any(query.prefix for query in queries):
             raise ConfigError("a language model completes its input: put the prefix there")
         eos = self.output.specials.eos
-        return [[eos, *ids] for ids in self.output.encode([q.source[0] for q in queries])]
+        return [([eos, *ids],) for ids in self.output.encode([q.source[0] for q in queries])]
 
-    def start(self, network: Generator, rows: list[list[int]]) -> tuple[Any, Tensor]:
+    def start(self, network: Generator, readings: Sequence[Reading]) -> Started:
+        rows = [row for (row,) in readings]
         tokens = pad(rows, self.target.pad).to(device_of(network)).values
         state = network.decoder.start(None, len(rows))
         if tokens.size(1) > 1:
             _, state = network.decoder(tokens[:, :-1], state)
-        return state, tokens[:, -1]
+        return Started(state, tokens[:, -1], None)
 
-    def positions_left(self, row: Sequence[int]) -> int:
-        return self.target_positions - len(row)
+    def positions_left(self, reading: Reading) -> int:
+        return self.target_positions - len(reading[0])
 
-    def limit(self, row: Sequence[int], decode: c.Limits) -> int:
-        return min(decode.max_len, self.positions_left(row))
+    def limit(self, reading: Reading, decode: c.Limits) -> int:
+        return min(decode.max_len, self.positions_left(reading))
 
-    def written(self, row: Sequence[int], tokens: Sequence[int]) -> list[int]:
-        return [*row, *tokens]
+    def written(self, reading: Reading, tokens: Sequence[int]) -> list[int]:
+        return [*reading[0], *tokens]
+
+    def prompt(self, query: Query) -> str:
+        return query.source[0]
+
+    def shown(self, query: EncodedQuery, text: str) -> str:
+        """What the user wrote, to the letter, and what follows it."""
+        (row,) = query.readings[0]
+        read = self.output.decode([row])[0]  # as the model sees it: "<unk>", lower case
+        more = text[len(read) :]
+        parted = self.output.config.kind not in ("char", "bytes")  # by blanks that are no tokens
+        return query.prompt + (more.lstrip(" ") if parted and query.prompt[-1:].isspace() else more)
+
+    def unknown(self, text: str) -> int:
+        output, unk = self.output, self.output.specials.unk
+        if unk not in output.encode([text])[0]:
+            return 0
+        parts = list(alphabet(output.config, text))
+        return sum(unk in ids for ids in output.encode(parts))
 
     def scored(self, examples: Sequence[Example]) -> Corpus:
         eos, lines = self.output.specials.eos, self.encode(examples).target

@@ -14,7 +14,7 @@ from saccade.models.networks import Tagger
 from saccade.nn.loss import label_loss
 from saccade.nn.padded import Padded
 from saccade.tasks.labels import LabelTask, log_probs_of
-from saccade.tasks.task import Prediction, Query, Request, device_of
+from saccade.tasks.task import Evaluation, Prediction, Query, Request, device_of
 
 
 class Tag(LabelTask):
@@ -24,16 +24,16 @@ class Tag(LabelTask):
     def metric(self) -> str:
         return "span_f1" if metrics.is_bio(self.labels.labels) else "accuracy"
 
-    def evaluate(
+    def evaluating(
         self, network: Tagger, corpus: Corpus, examples: Sequence[Example], quick: bool
-    ) -> dict[str, float]:
+    ) -> Evaluation:
         nll, count = 0.0, 0
         gold: list[list[str]] = []
         guess: list[list[str]] = []
         name = self.labels.label
-        with torch.inference_mode():
-            for batch in in_order(corpus, self.config.decode.batch_tokens, len(examples)):
-                batch = batch.to(device_of(network))
+        for batch in in_order(corpus, self.config.decode.batch_tokens, len(examples)):
+            batch = batch.to(device_of(network))
+            with torch.inference_mode():
                 target, logits = batch.target, network.logits(batch.sources)
                 loss = label_loss(target.real(logits), target.real(target.values))
                 nll, count = nll + float(loss.nll), count + loss.count
@@ -41,6 +41,7 @@ class Tag(LabelTask):
                 for row, right, n in zip(best, target.values, target.lengths.tolist(), strict=True):
                     guess.append([name(i) for i in row[:n].tolist()])
                     gold.append([name(i) for i in right[:n].tolist()])
+            yield len(gold) / len(examples)
         flat_gold = [tag for row in gold for tag in row]
         flat_guess = [tag for row in guess for tag in row]
         found = {"loss": nll / count, "accuracy": metrics.accuracy(flat_gold, flat_guess)}
@@ -68,7 +69,8 @@ class Tag(LabelTask):
             found.append((sum(log_probs_of(logits, gold)), len(gold)))
         return found
 
-    def _rows(self, logits: Tensor, source: Padded) -> list[Tensor]:
+    def _rows(self, logits: Tensor, sources: tuple[Padded, ...]) -> list[Tensor]:
+        (source,) = sources
         assert source.words is not None
         counts = (source.words.amax(1) + 1).tolist()
         return [row[:n] for row, n in zip(logits, counts, strict=True)]

@@ -6,7 +6,7 @@ page. A task is its fields; the loss is the network's own.
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -22,10 +22,12 @@ from saccade.data.lines import Example
 from saccade.decoding.tree import Tree
 from saccade.models.build import build_meta, materialize
 from saccade.models.networks import Network
+from saccade.text.tokenizers import Counts
 
 Source = tuple[str, ...]
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+Evaluation = Generator[float, None, dict[str, float]]  # yields the share done, returns the metrics
 
 
 class Query(NamedTuple):
@@ -74,18 +76,21 @@ class Prediction:
     problem: str = ""  # why there is no text
     tokens: tuple[Token, ...] = ()  # where details were asked for
     tree: Tree | None = None
+    unknown: int = 0  # characters or words of a language model's input that it has no token for
 
 
 class Task(ABC):
     """A task with its fields; a network is always an argument, never kept."""
 
-    files: ClassVar[tuple[str, ...]]  # of the fields in a run, the target's last
+    source_name: ClassVar[str] = "source"  # of the files of fields in a run
+    target_name: ClassVar[str] = "target"
     higher_is_better: ClassVar[bool] = True
 
     def __init__(self, config: c.Config, sources: tuple[Field, ...], target: Field):
         self.config = config
         self.sources = sources
         self.target = target
+        self.columns = [source.columns for source in config.task.sources(config.data.source)]
 
     @property
     def fields(self) -> tuple[Field, ...]:
@@ -108,13 +113,26 @@ class Task(ABC):
 
     def save(self, folder: Path) -> None:
         """Write the fields into a run."""
-        for name, field in zip(self.files, self.fields, strict=True):
+        for name, field in zip(self.files(len(self.sources)), self.fields, strict=True):
             field.save(folder / name)
+
+    @classmethod
+    def files(cls, sources: int) -> list[str]:
+        """The files of the fields in a run: source.json, source2.json, ..., target.json."""
+        numbers = ["", *range(2, sources + 1)][:sources]
+        return [*(f"{cls.source_name}{n}.json" for n in numbers), f"{cls.target_name}.json"]
+
+    def read(self, examples: Sequence[Source]) -> list[Sequence[Source]]:
+        """For each source field what it reads of these examples: its columns."""
+        if len(self.sources) < 2:
+            return [examples] * len(self.sources)
+        return [[_picked(source, columns) for source in examples] for columns in self.columns]
 
     def encode(self, examples: Sequence[Example]) -> Corpus:
         """Examples as rows of ids: a row for each target that is right."""
         rows = [(row.source, target) for row in examples for target in row.references]
-        sources = tuple(field.encode([source for source, _ in rows]) for field in self.sources)
+        cells = self.read([source for source, _ in rows])
+        sources = tuple(f.encode(some) for f, some in zip(self.sources, cells, strict=True))
         return Corpus(sources, self.target.encode([target for _, target in rows]))
 
     def open_corpus(self, folder: Path, split: str) -> Corpus:
@@ -135,10 +153,16 @@ class Task(ABC):
         return epoch_of(corpus, self.config.train.batch_tokens, self.config.seed, number)
 
     @abstractmethod
+    def evaluating(
+        self, network: Any, corpus: Corpus, examples: Sequence[Example], quick: bool
+    ) -> Evaluation:
+        """The metrics on these examples; `quick` searches greedily, as is enough while training."""
+
     def evaluate(
         self, network: Any, corpus: Corpus, examples: Sequence[Example], quick: bool
     ) -> dict[str, float]:
-        """The metrics on these examples; `quick` searches greedily, as is enough while training."""
+        """The same, for those who wait for its end."""
+        return result_of(self.evaluating(network, corpus, examples, quick))
 
     @abstractmethod
     def predict(self, network: Any, queries: Sequence[Query], request: Request) -> list[Prediction]:
@@ -147,6 +171,34 @@ class Task(ABC):
     @abstractmethod
     def score(self, network: Any, examples: Sequence[Example]) -> list[tuple[float, int]]:
         """For each example log p(target | source), and of how many tokens."""
+
+
+def advance(evaluation: Evaluation) -> tuple[float, dict[str, float] | None]:
+    """The share of an evaluation that is done after its next part; with the metrics, if all is."""
+    try:
+        return next(evaluation), None
+    except StopIteration as end:
+        return 1.0, end.value
+
+
+def result_of(evaluation: Evaluation) -> dict[str, float]:
+    """The metrics at the end of an evaluation."""
+    scores = None
+    while scores is None:
+        _, scores = advance(evaluation)
+    return scores
+
+
+def count_columns(sources: Sequence[c.Source], counts: Sequence[Counts], row: Example) -> None:
+    """Count what each source reads of an example; one alone reads all its columns."""
+    for source, some in zip(sources, counts, strict=True):
+        for text in row.source if len(sources) == 1 else _picked(row.source, source.columns):
+            some.add(text)
+
+
+def _picked(source: Source, columns: Sequence[int]) -> Source:
+    """Some columns of a source; one that is not there is left out."""
+    return tuple(source[i] for i in columns if i < len(source))
 
 
 def device_of(network: torch.nn.Module) -> torch.device:

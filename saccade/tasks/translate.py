@@ -1,7 +1,6 @@
 """Translate: text to text of any kind. Letters to phones, German to English, wrong to right."""
 
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -14,19 +13,27 @@ from saccade.data.fields import TargetText, Text
 from saccade.data.lines import Example
 from saccade.metrics import text as metrics
 from saccade.models.networks import Generator
-from saccade.tasks.generate import GeneratingTask
-from saccade.tasks.task import Prediction, Query, Request, Source, device_of
-from saccade.text.tokenizers import Tokenizer
+from saccade.tasks.generate import GeneratingTask, hypotheses_of
+from saccade.tasks.task import (
+    Evaluation,
+    Prediction,
+    Query,
+    Request,
+    Source,
+    chunks,
+    count_columns,
+    device_of,
+)
+from saccade.text.tokenizers import Counts, Tokenizer
+
+EVALUATED_AT_ONCE = 512  # hypotheses about queries that are answered between two words of progress
 
 
 class Translate(GeneratingTask):
-    files = ("source.json", "target.json")
-
-    def __init__(self, config: c.Config, source: Text, target: TargetText):
-        super().__init__(config, (source,), target)
+    def __init__(self, config: c.Config, sources: tuple[Text, ...], target: TargetText):
+        super().__init__(config, sources, target)
         assert isinstance(config.task, c.Translate)
         self.settings = config.task
-        self.source = source
 
     @property
     def metric(self) -> str:
@@ -40,52 +47,61 @@ class Translate(GeneratingTask):
     def fit(cls, config: c.Config, examples: Callable[[], Iterable[Example]]) -> "Translate":
         settings = config.task
         assert isinstance(settings, c.Translate)
+        sources = settings.sources(config.data.source)
+        counts = [Counts(source.tokenizer) for source in sources]
+        said = counts[0] if settings.joint else Counts(settings.target)
+        for row in examples():
+            count_columns(sources, counts, row)
+            for target in row.references:
+                said.add(str(target))
         if settings.joint:
-            both = (str(t) for row in examples() for t in (*row.source, *row.references))
-            joint = Tokenizer.train(settings.source, both)
-            return cls(config, Text(joint), TargetText(joint))
-        sources = (text for row in examples() for text in row.source)
-        targets = (str(target) for row in examples() for target in row.references)
-        source = Text.fit(settings.source, sources)
-        return cls(config, source, TargetText.fit(settings.target, targets))
+            joint = Tokenizer.from_counts(said)
+            return cls(config, (Text(joint),), TargetText(joint))
+        return cls(config, tuple(map(Text.fit, counts)), TargetText.fit(said))
 
     @classmethod
     def load(cls, config: c.Config, folder: Path) -> "Translate":
-        source, target = (folder / name for name in cls.files)
-        return cls(config, Text.load(source), TargetText.load(target))
+        *sources, target = cls.files(len(config.task.sources(config.data.source)))
+        fields = tuple(Text.load(folder / name) for name in sources)
+        return cls(config, fields, TargetText.load(folder / target))
 
-    def evaluate(
+    def evaluating(
         self, network: Generator, corpus: Corpus, examples: Sequence[Example], quick: bool
-    ) -> dict[str, float]:
+    ) -> Evaluation:
         decode = self.config.decode
         if quick:  # the best model is much the same by any search
             greedy = {"width": 1, "groups": 1} if isinstance(decode, c.Beam) else {}
             decode = decode.model_copy(update=greedy | {"risk": "off"})
-        answer = partial(self.predict, network, request=Request(decode))
-        return self.evaluate_answers(network, corpus, examples, answer)
+        request = Request(decode)
+
+        def answer(queries: Iterable[Query]) -> Iterator[Prediction]:
+            for some in chunks(queries, max(1, EVALUATED_AT_ONCE // hypotheses_of(request))):
+                yield from self.predict(network, some, request)
+
+        return (yield from self.evaluate_answers(network, corpus, examples, answer))
 
     def evaluate_answers(
         self,
         network: Generator,
         corpus: Corpus,
         examples: Sequence[Example],
-        answer: Callable[[list[Query]], Iterable[Prediction]],
-    ) -> dict[str, float]:
+        answer: Callable[[Iterable[Query]], Iterable[Prediction]],
+    ) -> Evaluation:
         """The loss, and the metrics of what `answer` says to each different source."""
         queries = [Query(source, number) for number, source in enumerate(references_of(examples))]
-        texts = [found.text for found in answer(queries)]
+        order = sorted(queries, key=lambda query: sum(map(len, query.source)))  # good batches
+        texts = [""] * len(queries)
+        for done, (query, found) in enumerate(zip(order, answer(order), strict=True), 1):
+            texts[query.number] = found.text
+            yield 0.9 * done / len(queries)  # the loss takes little
+        nll, count = 0.0, 0  # of tokens under teacher forcing
         rows = sum(len(row.references) for row in examples)
-        loss = self.mean_loss(network, corpus, rows)
-        return {"loss": loss} | self.measured(examples, texts)
-
-    def mean_loss(self, network: Generator, corpus: Corpus, rows: int) -> float:
-        """The loss of a token under teacher forcing, over the first rows of a corpus."""
-        nll, count = 0.0, 0
-        with torch.inference_mode():
-            for batch in in_order(corpus, self.config.decode.batch_tokens, rows):
+        for batch in in_order(corpus, self.config.decode.batch_tokens, rows):
+            with torch.inference_mode():
                 loss, _ = network(batch.to(device_of(network)))
-                nll, count = nll + float(loss.nll), count + loss.count
-        return nll / max(count, 1)
+            nll, count = nll + float(loss.nll), count + loss.count
+            yield 0.95
+        return {"loss": nll / max(count, 1)} | self.measured(examples, texts)
 
     def measured(self, examples: Sequence[Example], texts: Sequence[str]) -> dict[str, float]:
         """The metrics of a text for each different source."""

@@ -4,16 +4,20 @@ A text is first cut into units (words, or characters), in Python; HF `tokenizers
 and cuts a unit into them, once for each different unit of a call: several times as fast as leaving
 it all to HF. The blank between two words is part of a unit, so that a piece knows whether a word
 ends (bpe: "est ") or begins (unigram: " low") with it.
+
+A file that `load` reads may be a stranger's. HF is given nothing of it but the pieces, the merges
+and the scores, each checked; whatever else HF could do (normalise, pad, add tokens) is refused.
 """
 
 import json
 import math
 import os
 import re
+import stat
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, takewhile
 from pathlib import Path
 from typing import Any, Self, assert_never
 
@@ -24,6 +28,10 @@ from saccade import config as c
 from saccade.errors import CheckpointError, ConfigError, DataError
 from saccade.text.vocab import SPECIALS, Inventory, Specials
 
+MAX_FILE_BYTES = 1 << 25  # of a saved tokenizer
+MAX_PIECE_CHARACTERS = 512  # else a few tokens would be a text of any size
+MAX_TRIE_NODES = 1 << 18  # of a unigram model: HF takes about 450 bytes for each
+
 # The threads of HF do not survive a fork, and older versions warn of that: from the first fork on,
 # use none. Read at every call, so nothing is lost before.
 if hasattr(os, "register_at_fork"):
@@ -33,6 +41,7 @@ if hasattr(os, "register_at_fork"):
 # text can produce one of them; "<eos>" itself is an ordinary string.
 _HIDDEN = tuple(f"{name[:-1]} >" for name in SPECIALS)
 _UNK = _HIDDEN[SPECIALS.index("<unk>")]
+REPEATED_AT_ONCE = 1000  # of one unit, given to HF
 
 # As in GPT-2, a blank goes with the word after it, but \w would tear words at their vowel signs
 # (Hindi, Thai). Every character is in some alternative, so that nothing is lost.
@@ -57,38 +66,37 @@ class Tokenizer:
 
     @classmethod
     def train(cls, config: c.Tokenizer, lines: Iterable[str]) -> Self:
-        """A tokenizer with the vocabulary of `lines`, which are read once and not kept.
+        """A tokenizer with the vocabulary of `lines`, which are read once and not kept."""
+        counts = Counts(config)
+        for line in lines:
+            counts.add(line)
+        return cls.from_counts(counts)
+
+    @classmethod
+    def from_counts(cls, counts: "Counts") -> Self:
+        """A tokenizer with the vocabulary of what was counted; the counts are used up.
 
         Words (word) or characters (char, bpe, unigram) rarer than `min_count` are unknown, and so
-        are the rarest where `size` leaves no room. Pieces of bpe and bytes occur at least twice.
+        are the rarest where `size` leaves no room, and words longer than MAX_PIECE_CHARACTERS.
+        Pieces of bpe and bytes occur at least twice.
         """
-        pieces = config.size - len(SPECIALS) - (255 if config.kind == "bytes" else 0)
-        if pieces < 1:
-            least = config.size - pieces + 1
-            raise ConfigError(f"tokenizer: {config.kind} needs a size of at least {least}")
-
-        counts: Counter[str] = Counter()  # of words, or of characters
-        whole = config.kind in ("word", "char")
-
-        def stream() -> Iterator[list[str] | str]:
-            for line in lines:
-                units = _units(config, line)
-                counts.update(units if whole else chain.from_iterable(units))
-                yield units
-
-        trained = _train(config, stream(), counts)
+        config, alphabet = counts.config, counts.alphabet()
+        trained = _train(config, counts, alphabet)
+        long = [unit for unit in alphabet if len(unit) > MAX_PIECE_CHARACTERS]
         if config.kind == "word":
-            for name in SPECIALS:  # so that WikiText's own "<unk>" is unknown, not a word
-                del counts[name]
-        frequent = [unit for unit, n in counts.items() if n >= config.min_count]
-        frequent.sort(key=lambda unit: (-counts[unit], unit))
+            for name in (*SPECIALS, *long):  # WikiText's own "<unk>" is unknown, not a word
+                del alphabet[name]
+        frequent = [unit for unit, n in alphabet.items() if n >= config.min_count]
+        frequent.sort(key=lambda unit: (-alphabet[unit], unit))
         if not frequent:
+            rare = f", or all in it is rarer than min_count = {config.min_count}"
             raise DataError(
                 "tokenizer: nothing to learn a vocabulary from: the training text is empty"
-                + (f", or all in it is rarer than min_count = {config.min_count}" if counts else "")
+                + (rare if alphabet else "")
+                + (f", or longer than {MAX_PIECE_CHARACTERS} characters" if long else "")
             )
-        alphabet = frequent[: config.size - len(SPECIALS)]
-        return cls(config, hf.Tokenizer(_model(config, alphabet, trained)))
+        known = frequent[: config.size - len(SPECIALS)]
+        return cls(config, hf.Tokenizer(_model(config, known, trained)))
 
     def save(self, path: str | Path) -> None:
         content = {"saccade": self.config.model_dump(), "tokenizer": json.loads(self._hf.to_str())}
@@ -96,13 +104,17 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """The tokenizer that `save` wrote."""
+        """The tokenizer that `save` wrote; CheckpointError if it holds anything else."""
         try:
+            found = Path(path).stat()
+            if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_FILE_BYTES:
+                raise ValueError(f"it is no plain file of at most {MAX_FILE_BYTES >> 20} MB")
             content = json.loads(Path(path).read_text(encoding="utf-8"))
             config = c.Tokenizer.model_validate(content["saccade"])
-            return cls(config, hf.Tokenizer.from_str(json.dumps(content["tokenizer"])))
+            return cls(config, hf.Tokenizer(_vetted_model(config, content["tokenizer"])))
         except Exception as error:  # HF raises no narrower class
-            raise CheckpointError(f"{path}: no readable tokenizer: {error}") from None
+            said = str(error)[:300]
+            raise CheckpointError(f"{path}: no readable tokenizer: {said}") from None
 
     def __len__(self) -> int:
         """The size of the vocabulary, specials included."""
@@ -170,7 +182,7 @@ class Tokenizer:
         rows = ([self._pieces[i] for i in row if i not in dropped] for row in ids)
         match self.config.kind:
             case "word":
-                return [" ".join(row) for row in rows]
+                return [(self.config.separator or " ").join(row) for row in rows]
             case "char":
                 return ["".join(row) for row in rows]
             case "bpe" | "unigram":
@@ -206,7 +218,7 @@ def _units(config: c.Tokenizer, text: str) -> list[str] | str:
         text = text.translate(_APART).replace(" < unk > ", " <unk> ")
     match config.kind:
         case "word":
-            return text.split()
+            return [word for word in text.split(config.separator or None) if word]
         case "char":
             return text
         case "bpe":
@@ -240,15 +252,43 @@ class _Apart(dict[int, str]):
 _APART = _Apart()
 
 
-def _train(
-    config: c.Tokenizer, stream: Iterator[Sequence[str]], counts: Counter[str]
-) -> dict[str, Any]:
-    """What HF learns from the stream, as in its JSON; nothing where counting is all there is."""
+class Counts:
+    """How often each unit of a text comes: what a vocabulary is made from."""
+
+    def __init__(self, config: c.Tokenizer):
+        pieces = config.size - len(SPECIALS) - (255 if config.kind == "bytes" else 0)
+        if pieces < 1:
+            least = config.size - pieces + 1
+            raise ConfigError(f"tokenizer: {config.kind} needs a size of at least {least}")
+        self.config = config
+        self.units: Counter[str] = Counter()
+
+    def add(self, text: str) -> None:
+        self.units.update(_units(self.config, text))
+
+    def alphabet(self) -> Counter[str]:
+        """What a vocabulary can lack: the units themselves (word, char), or their characters."""
+        if self.config.kind in ("word", "char"):
+            return self.units
+        found: Counter[str] = Counter()
+        for unit, count in self.units.items():
+            for char in unit:
+                found[char] += count
+        return found
+
+    def drain(self) -> Iterator[list[str]]:
+        """Every unit as often as it was counted; what was given out is no longer kept."""
+        while self.units:
+            unit, count = self.units.popitem()
+            for start in range(0, count, REPEATED_AT_ONCE):
+                yield [unit] * min(REPEATED_AT_ONCE, count - start)
+
+
+def _train(config: c.Tokenizer, counts: Counts, alphabet: Counter[str]) -> dict[str, Any]:
+    """What HF learns from the counts, as in its JSON; nothing where counting is all there is."""
     size = config.size - len(SPECIALS)
     match config.kind:
         case "word" | "char":
-            for _ in stream:
-                pass
             return {}
         case "bpe" | "bytes":
             model = hf.Tokenizer(models.BPE())
@@ -257,6 +297,7 @@ def _train(
                 min_frequency=2,
                 show_progress=False,
                 initial_alphabet=_BYTES if config.kind == "bytes" else [],
+                max_token_length=MAX_PIECE_CHARACTERS,
             )
         case "unigram":
             model = hf.Tokenizer(models.Unigram())
@@ -264,12 +305,11 @@ def _train(
         case _:
             assert_never(config.kind)
     try:
-        model.train_from_iterator(stream, trainer)
-    except Exception as error:
-        if type(error) is not Exception:  # not HF's, but what reading the lines has raised
-            raise
-        if config.kind == "unigram" and len(counts) >= size:  # no room for more than characters
-            return {"vocab": [(char, math.log(n / counts.total())) for char, n in counts.items()]}
+        model.train_from_iterator(counts.drain(), trainer)
+    except Exception as error:  # HF raises no narrower class
+        if config.kind == "unigram" and len(alphabet) >= size:  # no room for more than characters
+            total = alphabet.total()
+            return {"vocab": [(char, math.log(n / total)) for char, n in alphabet.items()]}
         raise DataError(f"tokenizer: {config.kind} fails on this text ({error}); try bpe") from None
     trained: dict[str, Any] = json.loads(model.to_str())["model"]
     return trained
@@ -294,6 +334,11 @@ def _model(config: c.Tokenizer, alphabet: list[str], trained: dict[str, Any]) ->
                 {piece: n for piece, n in trained["vocab"] if letters.issuperset(piece)}
             )
             ranked = sorted(scores.items(), key=lambda pair: (-pair[1], pair[0]))
+            if _trie_nodes(scores) > MAX_TRIE_NODES:
+                raise ConfigError(
+                    f"tokenizer: unigram: {len(scores):,} pieces are more than can be loaded "
+                    "again: set a smaller size, or use bpe"
+                )
             return models.Unigram(
                 [(name, 0.0) for name in _HIDDEN] + ranked, unk_id=_HIDDEN.index(_UNK)
             )
@@ -318,3 +363,93 @@ def _settle(scores: dict[str, float]) -> dict[str, float]:
         piece: round(low if len(piece) == 1 and score < low + step else score, 6)
         for piece, score in scores.items()
     }
+
+
+# --- what a stranger may have written -------------------------------------------------------------
+
+_TYPES = {
+    "word": "WordLevel", "char": "WordLevel", "bpe": "BPE", "bytes": "BPE", "unigram": "Unigram",
+}  # fmt: skip
+# What HF is given of a model; every other setting of HF's must be off.
+_PARTS = {
+    "WordLevel": {"type", "vocab", "unk_token"},
+    "BPE": {"type", "vocab", "merges", "unk_token"},
+    "Unigram": {"type", "vocab", "unk_id"},
+}
+
+
+def _vetted_model(config: c.Tokenizer, saved: Any) -> models.Model:
+    """The HF model of a saved tokenizer; ValueError if it has a part that `save` never writes."""
+    _refuse_parts(saved, {"version", "model"}, "tokenizer")
+    model, kind = saved["model"], _TYPES[config.kind]
+    if not isinstance(model, dict) or model.get("type") != kind:
+        raise ValueError(f"tokenizer.model.type: the kind '{config.kind}' needs '{kind}'")
+    _refuse_parts(model, _PARTS[kind], "tokenizer.model")
+    if kind == "Unigram":
+        scores = _vetted_scores(model["vocab"])
+        if model.get("unk_id") != _HIDDEN.index(_UNK):
+            raise ValueError(f"tokenizer.model.unk_id: must be {_HIDDEN.index(_UNK)}")
+        _vet_pieces(config, [piece for piece, _ in scores])
+        return models.Unigram(scores, unk_id=_HIDDEN.index(_UNK))
+    vocab = model["vocab"]
+    ids = list(vocab.values()) if isinstance(vocab, dict) else []
+    if {*map(type, ids)} != {int} or not {*ids} == {*range(len(ids))}:
+        raise ValueError("tokenizer.model.vocab: its ids are not the numbers from 0 on")
+    if model.get("unk_token") != _UNK:
+        raise ValueError(f"tokenizer.model.unk_token: must be '{_UNK}'")
+    _vet_pieces(config, vocab)
+    if kind == "WordLevel":
+        return models.WordLevel(vocab, unk_token=_UNK)
+    return models.BPE(vocab, _vetted_merges(model["merges"], vocab), unk_token=_UNK)
+
+
+def _refuse_parts(table: Any, known: set[str], where: str) -> None:
+    """ValueError if a table has a part that is not known, and not off."""
+    if not isinstance(table, dict):
+        raise ValueError(f"{where}: is no table")
+    for name, value in table.items():
+        if name not in known and value not in (None, False, [], {}):
+            raise ValueError(f"{where}.{name[:40]}: no tokenizer of saccade has such a part")
+
+
+def _vetted_scores(vocab: Any) -> list[tuple[str, float]]:
+    scores = []
+    for piece, score in vocab:
+        if not isinstance(piece, str) or not isinstance(score, int | float):
+            raise ValueError("tokenizer.model.vocab: a pair is no piece and its log-probability")
+        if not -1e6 < score <= 0.0:  # nor is NaN
+            raise ValueError("tokenizer.model.vocab: a score is no log-probability")
+        scores.append((piece, float(score)))
+    return scores
+
+
+def _vetted_merges(merges: Any, vocab: dict[str, int]) -> list[tuple[str, str]]:
+    """The merges, of pieces that are there, each once."""
+    found: dict[tuple[str, str], None] = {}
+    for pair in merges:
+        one, other = pair.split(" ") if isinstance(pair, str) else pair
+        if not {one, other, one + other} <= vocab.keys():
+            raise ValueError("tokenizer.model.merges: a merge of what is no piece")
+        found[one, other] = None
+    return list(found)
+
+
+def _vet_pieces(config: c.Tokenizer, pieces: Iterable[str]) -> None:
+    """ValueError for pieces that this kind of tokenizer cannot have, or that cost too much."""
+    where = "tokenizer.model.vocab"
+    own = [piece for piece in pieces if piece not in _HIDDEN]
+    if max(map(len, own), default=0) > MAX_PIECE_CHARACTERS:
+        raise ValueError(f"{where}: a piece has more than {MAX_PIECE_CHARACTERS} characters")
+    if config.kind == "bytes" and max(map(max, filter(None, own)), default="") > "\xff":
+        raise ValueError(f"{where}: a piece is not made of bytes")
+    if config.kind == "unigram" and _trie_nodes(own) > MAX_TRIE_NODES:
+        raise ValueError(f"{where}: its pieces take more than {MAX_TRIE_NODES:,} nodes of a tree")
+
+
+def _trie_nodes(pieces: Iterable[str]) -> int:
+    """How many nodes the tree of these pieces has, with a node for each byte, as HF's has."""
+    nodes, before = 0, b""
+    for piece in sorted(piece.encode() for piece in pieces):
+        common = takewhile(lambda pair: pair[0] == pair[1], zip(piece, before, strict=False))
+        nodes, before = nodes + len(piece) - sum(1 for _ in common), piece
+    return nodes

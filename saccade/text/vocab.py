@@ -9,6 +9,7 @@ from typing import NamedTuple, Self
 
 from saccade.errors import CheckpointError, DataError
 
+MAX_LABEL_CHARACTERS = 4096
 SPECIALS = ("<pad>", "<unk>", "<bos>", "<eos>", "<sep>")
 
 
@@ -43,6 +44,11 @@ class Vocab:
         self.counts = Counter(labels)
         if not self.counts:
             raise DataError("no labels: the training data holds no labelled example")
+        if (longest := max(map(len, self.counts))) > MAX_LABEL_CHARACTERS:
+            raise DataError(
+                f"a label of {longest:,} characters, and {MAX_LABEL_CHARACTERS:,} are the most: "
+                "is the target the right column?"
+            )
         self.labels = tuple(sorted(self.counts, key=lambda label: (-self.counts[label], label)))
         self._index = {label: i for i, label in enumerate(self.labels)}
 
@@ -88,4 +94,7 @@ class Vocab:
             or {type(n) for n in counts.values()} != {int}
         ):
             raise CheckpointError(f"{path}: no label vocabulary: expected labels with their counts")
-        return cls(counts)
+        try:
+            return cls(counts)
+        except DataError as error:
+            raise CheckpointError(f"{path}: no label vocabulary: {error}") from None

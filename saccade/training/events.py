@@ -30,11 +30,23 @@ class StepDone:
 
 
 @dataclass(frozen=True, slots=True)
+class Evaluating:
+    """An evaluation is under way; this is not written into metrics.jsonl."""
+
+    step: int
+    share: float  # 0 to 1, of what is done
+    last: bool  # whether it is the one at the end of the run
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Evaluated:
     step: int
     scores: dict[str, float]
     best: bool
     seconds: float
+    examples: int = 0  # of the dev set, that were measured
+    wanted: int = 0  # ... and as many would have been, with more time
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +86,10 @@ class Finished:
     scores: dict[str, float]
     seconds: float
     stopped: bool = False  # by a signal, before its end
+    examples: int = 0  # of the dev set, that the scores are of
+    wanted: int = 0  # ... and as many would have been, with more time
 
 
-Event = Prepared | StepDone | Evaluated | Saved | Skipped | Changed | Noticed | Finished
+Event = (
+    Prepared | StepDone | Evaluating | Evaluated | Saved | Skipped | Changed | Noticed | Finished
+)

@@ -9,14 +9,17 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from saccade.data.batches import Batch
+from saccade.distributed.ranks import Ranks
 from saccade.errors import TrainingError
-from saccade.models.networks import Network
+from saccade.models.networks import Generator, Network
 from saccade.nn.dropout import RowSlice, slice_of
-from saccade.nn.state import concat, select
+from saccade.nn.precision import Halved
+from saccade.nn.state import concat, leaves, select, with_leaves
 from saccade.runs.machine import out_of_memory
 from saccade.training.stop import Interrupted, Stop
 
@@ -38,13 +41,40 @@ class Gradients:
     ) -> None:
         self.network, self.device, self.dtype, self.scaler = network, device, dtype, scaler
         self.seed = seed
+        self.ranks = Ranks()
+        self.parameters = list(network.parameters())
+        self.halved: Halved | None = None
+        if device.type == "cpu" and dtype != torch.float32:
+            single = (network.decoder.output,) if isinstance(network, Generator) else ()
+            self.halved = Halved(network, dtype, single)
         self.too_large: int | None = None  # positions: slices of this size or more do not fit
         self.trying: tuple[Batch, int] | None = None  # a batch, and how many of its rows
 
     def sum(
         self, batches: Sequence[Batch], carry: Any, progress: float, step: int, stop: Stop
     ) -> Sums:
-        """The sums over some batches, tried with smaller slices as long as memory ends.
+        """The sums over some batches, and over all ranks."""
+        sums = self.sum_here(batches, carry, progress, step, stop)
+        if self.ranks.size == 1:
+            return sums
+        own = leaves(sums.carry)
+        note = float(sums.nll), sums.count, [tensor.float().numpy() for tensor in own]
+        notes = self.ranks.add([p.grad for p in self.parameters], note)
+        carries = [carried for _, _, carried in notes if carried]
+        whole = None
+        if own:  # every rank with rows knows what all of them carry on
+            tensors = [
+                torch.from_numpy(np.concatenate(parts)).to(mine.dtype)
+                for mine, *parts in zip(own, *carries, strict=True)
+            ]
+            whole = with_leaves(sums.carry, tensors)
+        nll = torch.tensor(sum(nll for nll, _, _ in notes))
+        return Sums(nll, sum(count for _, count, _ in notes), whole)
+
+    def sum_here(
+        self, batches: Sequence[Batch], carry: Any, progress: float, step: int, stop: Stop
+    ) -> Sums:
+        """The sums of this rank, tried with smaller slices as long as memory ends.
 
         A request to stop is answered between any two parts of the work, and leaves no trace.
         """
@@ -76,7 +106,10 @@ class Gradients:
         """Forward and backward through every batch; the random numbers are those of the step."""
         self.trying = None
         seed_all((self.seed * 1_000_003 + step) % 2**63, self.device)
-        half = self.dtype != torch.float32
+        if self.halved is not None:
+            self.halved.cast()
+        half = self.dtype != torch.float32 and self.halved is None
+        network = self.halved or self.network
         nll, count = torch.zeros((), device=self.device), 0
         for batch in batches:
             carries = []
@@ -84,20 +117,20 @@ class Gradients:
                 if stop.asked:
                     raise Interrupted
                 with torch.autocast(self.device.type, self.dtype) if half else nullcontext():
-                    loss, state = self.network(some, state, progress)
+                    loss, state = network(some, state, progress)
                 if stop.asked:
                     raise Interrupted
                 self.scaler.scale(loss.sum).backward()
                 carries.append(state)
                 nll += loss.nll.detach()
                 count += loss.count
-            carry = carries[0] if len(carries) == 1 else concat(carries)
+            carry = concat(carries) if len(carries) > 1 else carries[0] if carries else None
         return Sums(nll, count, carry)
 
     def slices(self, batch: Batch, carry: Any) -> Iterator[tuple[Batch, Any]]:
-        """A batch on the device, whole or in slices, each with its rows of what is carried."""
-        cuts = [] if self.too_large is None else self.cuts(batch, self.too_large)
-        if len(cuts) < 2:
+        """This rank's rows on the device, at once or in slices, each with what it carries on."""
+        cuts = self.cuts(batch)
+        if len(cuts) == 1 and cuts[0].last - cuts[0].first == batch.count:
             self.trying = batch, len(batch.target.values)
             yield batch.to(self.device), carry
             return
@@ -110,14 +143,16 @@ class Gradients:
             with slice_of(cut):
                 yield batch.rows(rows).to(self.device), some
 
-    def cuts(self, batch: Batch, too_large: int) -> list[RowSlice]:
-        """Slices of rows, none as large as what did not fit."""
-        rows, cuts = batch.count, 1
-        while cuts < rows and -(-rows // cuts) * batch.width >= too_large:
-            cuts *= 2
-        length = -(-rows // min(cuts, rows))
-        firsts = range(0, rows, length)
-        return [RowSlice(i, min(i + length, rows), rows, batch.words) for i in firsts]
+    def cuts(self, batch: Batch) -> list[RowSlice]:
+        """Slices of this rank's rows, none as large as what did not fit."""
+        first, last = self.ranks.part(batch.count)
+        rows, cuts = last - first, 1
+        if self.too_large is not None:
+            while cuts < rows and -(-rows // cuts) * batch.width >= self.too_large:
+                cuts *= 2
+        length = max(1, -(-rows // max(1, min(cuts, rows))))
+        firsts = range(first, last, length)
+        return [RowSlice(i, min(i + length, last), batch.count, batch.words) for i in firsts]
 
     def clear(self) -> None:
         self.network.zero_grad(set_to_none=True)

@@ -4,11 +4,12 @@ What a step does is a function of (seed, step), and batch i of epoch e is found 
 that resuming is never having stopped.
 """
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
 from functools import partial
 from time import perf_counter
+from typing import TypeVar, cast
 
 import torch
 
@@ -20,14 +21,28 @@ from saccade.nn.dropout import RowSlice, slice_of
 from saccade.runs import files
 from saccade.runs.failures import within_memory, writing
 from saccade.setup.prepare import whereabouts
+from saccade.tasks.task import Evaluation
 from saccade.training import saving
-from saccade.training.events import Evaluated, Event, Finished, Noticed, Saved, Skipped, StepDone
+from saccade.training.budget import Budget, reported
+from saccade.training.events import (
+    Evaluated,
+    Evaluating,
+    Event,
+    Finished,
+    Noticed,
+    Saved,
+    Skipped,
+    StepDone,
+)
 from saccade.training.stop import Interrupted, Stop
 from saccade.training.trainer import AVERAGING, EVALUATING, StepResult, Trainer
 
 REPORT_SECONDS = 0.25
 SAVE_SECONDS = 600.0  # no more than this is ever lost, however long an epoch is
 BAD_STEPS = 5  # in a row without a finite gradient: go back
+RISE = 1.1  # times its lowest, the loss on the dev set is far above it
+RISING_EVALUATIONS = 3  # in a row are worth a word
+Result = TypeVar("Result")
 
 
 class Ending(Enum):
@@ -48,24 +63,30 @@ def train(
     """Train to a limit, reporting on the way; the run's model.safetensors gets the best weights."""
     loader = Loader(partial(trainer.task.epoch, corpus), trainer.config.workers)
     stop = stop or Stop()
+    budget = Budget(trainer.task.config, trainer.at.seconds, len(examples))
     try:
         with within_memory(trainer.folder, lambda: trainer.doing):
-            ending = yield from steps(trainer, loader, dev, examples, stop)
-            yield from finish(trainer, ending, dev, examples, stop)
+            ending = yield from steps(trainer, loader, dev, examples, budget, stop)
+            yield from finish(trainer, ending, dev, examples, budget, stop)
     finally:
         loader.close()
 
 
 def steps(
-    trainer: Trainer, loader: Loader, dev: Corpus, examples: Sequence[Example], stop: Stop
+    trainer: Trainer,
+    loader: Loader,
+    dev: Corpus,
+    examples: Sequence[Example],
+    budget: Budget,
+    stop: Stop,
 ) -> Generator[Event, None, Ending]:
     """Step after step, with evaluations and checkpoints where they are due; returns the Ending."""
     config = trainer.config
-    meter = Meter(trainer)
-    saved, too_large = perf_counter(), trainer.gradients.too_large
+    meter, rise = Meter(trainer), Rise(trainer)
+    saved, too_large, told = perf_counter(), trainer.gradients.too_large, False
     size = len(loader.epoch(trainer.at.epoch)) if trainer.at.index else 1  # batches of the epoch
     # A run that had ended has nothing more to do.
-    ending = None if trainer.at.pending else reached(trainer, size)
+    ending = None if trainer.at.pending else reached(trainer, size, budget)
     while ending is None:
         at = trainer.at
         evaluation_due = at.pending  # one that a signal has put off
@@ -74,7 +95,9 @@ def steps(
                 with stop.interruptible():  # the first of an epoch may have to wait for its order
                     size = len(loader.epoch(at.epoch))
                     batches = loader.take(at.epoch, at.index, config.accumulate)
-                result = trainer.step(batches, progress(trainer, size), stop)
+                began = perf_counter()
+                result = trainer.step(batches, progress(trainer, size, budget), stop)
+                budget.step = perf_counter() - began
             except Interrupted:  # all is as it was before the step
                 with stop.saving():
                     path = saving.save(trainer, due=False)
@@ -89,24 +112,34 @@ def steps(
                 too_large = trainer.gradients.too_large
                 yield Noticed(f"step {at.step:,}: out of memory; batches like it are now cut")
             at.index += len(batches)
-            at.seconds = meter.seconds()
-            epoch_ends, done = at.index >= size, progress(trainer, size)
+            at.seconds = budget.seconds()
+            epoch_ends, done = at.index >= size, progress(trainer, size, budget)
             meter.add(result)
+            rise.add(result)
             if meter.is_due() or epoch_ends or done >= 1.0:
                 yield meter.report(result, at.epoch + at.index / size, done)
             if epoch_ends:
                 at.epoch, at.index, trainer.carry = at.epoch + 1, 0, None
             every = config.evaluate_every
             evaluation_due = done >= 1.0 or (at.step % every == 0 if every else epoch_ends)
-            at.pending = evaluation_due and bool(examples)
+            allowed = done >= 1.0 or budget.allows_another()
+            at.pending = evaluation_due and bool(examples) and allowed
+            if evaluation_due and not allowed and not told:
+                told = True
+                yield Noticed(
+                    f"step {at.step:,}: evaluations take more than a quarter of the time: some "
+                    "are left out (raise train.evaluate_every, or lower train.evaluate_max)"
+                )
 
         if at.pending and not stop.asked:
             with meter.paused():
-                evaluated = evaluate(trainer, dev, examples[: config.evaluate_max], stop)
+                some = examples[: config.evaluate_max]
+                evaluated = yield from evaluate(trainer, dev, some, budget, stop)
             if evaluated is not None:
-                at.seconds = meter.seconds()
-                yield Evaluated(at.step, *evaluated, at.seconds)
-        ending = Ending.STOPPED if at.pending else reached(trainer, size)
+                at.seconds = budget.seconds()
+                yield evaluated
+                yield from rise.after(evaluated)
+        ending = Ending.STOPPED if at.pending else reached(trainer, size, budget)
         ending = Ending.STOPPED if ending is None and stop.asked else ending
         due = is_checkpoint_due(trainer, evaluation_due, ending)
         if due or ending is not None or perf_counter() - saved > SAVE_SECONDS:
@@ -118,19 +151,42 @@ def steps(
 
 
 def evaluate(
-    trainer: Trainer, dev: Corpus, examples: Sequence[Example], stop: Stop
-) -> tuple[dict[str, float], bool] | None:
-    """The scores, and whether they are the best; None, and still pending, if it was interrupted."""
+    trainer: Trainer, dev: Corpus, examples: Sequence[Example], budget: Budget, stop: Stop
+) -> Generator[Event, None, Evaluated | None]:
+    """The scores, and whether they are the best; None if it was interrupted, or there is no time.
+
+    If it was interrupted, it is still pending.
+    """
+    at, wanted = trainer.at, len(examples)
     try:
-        scores = trainer.evaluate(dev, examples, True, stop)
+        with trainer.ranks.all_threads():
+            found = yield from followed(
+                budget.on_the_way(wanted, lambda n: trainer.evaluating(dev, examples[:n], stop)),
+                lambda share: Evaluating(at.step, share, False, budget.seconds()),
+            )
     except Interrupted:
         return None
-    trainer.at.pending = False
-    best = trainer.note(scores)
+    at.pending = False
+    if found is None:
+        return None
+    best = trainer.note(found.scores)
     with stop.saving(), writing(trainer.folder):
         if best:
             files.save_weights(trainer.folder / "model.safetensors", trainer.predicting())
-    return scores, best
+    seconds = budget.seconds()
+    return Evaluated(at.step, found.scores, best, seconds, found.examples, wanted)
+
+
+def followed(
+    work: Generator[float, None, Result], event: Callable[[float], Event]
+) -> Generator[Event, None, Result]:
+    """Some work that reports its share as events."""
+    while True:
+        try:
+            share = next(work)
+        except StopIteration as end:
+            return cast(Result, end.value)
+        yield event(share)
 
 
 def is_checkpoint_due(trainer: Trainer, evaluation_due: bool, ending: Ending | None) -> bool:
@@ -162,10 +218,20 @@ def go_back(trainer: Trainer, loader: Loader) -> Noticed:
 
 
 def finish(
-    trainer: Trainer, ending: Ending, dev: Corpus, examples: Sequence[Example], stop: Stop
+    trainer: Trainer,
+    ending: Ending,
+    dev: Corpus,
+    examples: Sequence[Example],
+    budget: Budget,
+    stop: Stop,
 ) -> Iterator[Event]:
     """Leave the weights that predict, measure them on all dev examples, and say why it ended."""
-    at, scores = trainer.at, {}
+    at, found = trainer.at, None
+
+    def last(n: int) -> Evaluation:
+        evaluation = trainer.task.evaluating(trainer.network, dev, examples[:n], quick=False)
+        return reported(evaluation, stop.interruptible)
+
     if ending is not Ending.STOPPED:
         trainer.doing = AVERAGING
         with stop.saving(), writing(trainer.folder):
@@ -174,28 +240,34 @@ def finish(
         yield from (Noticed(f"{problem}: left out of the mean") for problem in problems)
         try:
             if examples:
-                with stop.interruptible():
-                    scores = trainer.task.evaluate(trainer.network, dev, examples, quick=False)
+                with trainer.ranks.all_threads():
+                    found = yield from followed(
+                        budget.at_the_end(last),
+                        lambda share: Evaluating(at.step, share, True, budget.seconds()),
+                    )
+            trainer.doing = None
         except Interrupted:
             ending = Ending.STOPPED
-    stopped = ending is Ending.STOPPED
-    yield Finished(at.step, reason(trainer, ending), scores, at.seconds, stopped)
+        at.seconds = budget.seconds()
+    measured = (found.examples, len(examples)) if found else (0, 0)
+    stopped, scores = ending is Ending.STOPPED, found.scores if found else {}
+    yield Finished(at.step, reason(trainer, ending), scores, at.seconds, stopped, *measured)
 
 
-def progress(trainer: Trainer, size: int) -> float:
+def progress(trainer: Trainer, size: int, budget: Budget) -> float:
     """From 0 to 1, towards the limit that ends training first; `size` is the epoch's batches."""
     at, config = trainer.at, trainer.config
     done = at.epoch + at.index / size
     return max(
         at.step / config.steps if config.steps else 0.0,
         done / config.epochs if config.epochs else 0.0,
-        at.seconds / (60 * config.minutes) if config.minutes else 0.0,
+        budget.progress(at.seconds),
     )
 
 
-def reached(trainer: Trainer, size: int) -> Ending | None:
+def reached(trainer: Trainer, size: int, budget: Budget) -> Ending | None:
     """The limit that is reached, if one is."""
-    if progress(trainer, size) >= 1.0:
+    if progress(trainer, size, budget) >= 1.0:
         return Ending.LIMIT
     patience = trainer.config.patience
     return Ending.PATIENCE if patience and trainer.at.since_best >= patience else None
@@ -213,19 +285,15 @@ def reason(trainer: Trainer, ending: Ending) -> str:
 
 
 class Meter:
-    """The loss and the speed since the last report, and the seconds of training so far."""
+    """The loss and the speed since the last report."""
 
     def __init__(self, trainer: Trainer):
         self.trainer = trainer
-        self.began = perf_counter() - trainer.at.seconds
         self.start()
 
     def start(self) -> None:
         self.nll, self.count = torch.zeros((), device=self.trainer.device), 0
         self.since = perf_counter()
-
-    def seconds(self) -> float:
-        return perf_counter() - self.began
 
     def add(self, result: StepResult) -> None:
         if result.finite:
@@ -247,6 +315,40 @@ class Meter:
         paused = perf_counter()
         yield
         self.since += perf_counter() - paused
+
+
+class Rise:
+    """Tells, once, that the loss on the dev set rises while the loss in training falls."""
+
+    def __init__(self, trainer: Trainer):
+        self.trainer = trainer
+        self.start()
+
+    def start(self) -> None:
+        self.nll, self.count = torch.zeros((), device=self.trainer.device), 0
+
+    def add(self, result: StepResult) -> None:
+        if result.finite:
+            self.nll, self.count = self.nll + result.nll, self.count + result.count
+
+    def after(self, evaluated: Evaluated) -> Iterator[Noticed]:
+        at, dev = self.trainer.at, evaluated.scores["loss"]
+        if not self.count or at.rising >= RISING_EVALUATIONS:  # it has been said
+            return
+        train = float(self.nll) / self.count  # a token's, since the last evaluation
+        self.start()
+        lowest, then = at.lowest
+        if dev <= lowest:
+            at.lowest, at.rising = (dev, train), 0
+            return
+        at.rising = at.rising + 1 if dev > RISE * lowest and train < then else 0
+        if at.rising == RISING_EVALUATIONS:
+            yield Noticed(
+                f"step {at.step:,}: the loss on the dev set has risen from {lowest:.3f} to "
+                f"{dev:.3f}, and in training it fell from {then:.3f} to {train:.3f}: the network "
+                "learns its examples by heart; more examples, more dropout or a smaller network "
+                f"would help. The best weights by {self.trainer.task.metric} are kept"
+            )
 
 
 # --- what is known of a step that is not finite ---------------------------------------------------

@@ -1,7 +1,7 @@
 """Readers of events: a bar or plain lines, metrics.jsonl, and TensorBoard.
 
 The bar is for a terminal, the lines for elsewhere; metrics.jsonl is always written, TensorBoard's
-files if it is installed.
+files if it is installed. rich is imported where something is drawn: `predict` rarely draws.
 """
 
 import json
@@ -13,15 +13,15 @@ from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
 from time import monotonic
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
-
+from saccade.data.lines import counted
 from saccade.runs.failures import disk_failure
+from saccade.tasks.task import Evaluation, advance
 from saccade.training.events import (
     Changed,
     Evaluated,
+    Evaluating,
     Event,
     Finished,
     Noticed,
@@ -29,6 +29,10 @@ from saccade.training.events import (
     Skipped,
     StepDone,
 )
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
 
 Item = TypeVar("Item")
 TAIL_BYTES = 1 << 16  # bytes; no event is longer
@@ -38,6 +42,8 @@ LOG_SECONDS = 5.0  # between lines of a log that people or files keep
 
 def show(events: Iterable[Event], folder: Path, quiet: bool = False) -> Iterator[Event]:
     """The events, passed on as they come and shown on the way."""
+    from rich.console import Console
+
     console = Console(stderr=True, quiet=quiet)
     supply = iter(events)
     first = next(supply, None)  # whoever has an event has the lock: the log is nobody else's
@@ -60,6 +66,15 @@ def show(events: Iterable[Event], folder: Path, quiet: bool = False) -> Iterator
                 elif event.seconds - printed >= 4 * LOG_SECONDS:
                     printed = event.seconds
                     console.print(status(event), highlight=False, soft_wrap=True)
+            elif isinstance(event, Evaluating):
+                words = f"step {event.step:,}  {'last ' if event.last else ''}evaluation"
+                if bar is not None and task is not None and event.last:
+                    bar.update(task, completed=event.share, status=words)
+                elif bar is not None and task is not None:
+                    bar.update(task, status=f"{words} {event.share:.0%}")
+                elif event.seconds - printed >= 4 * LOG_SECONDS:
+                    printed = event.seconds
+                    console.print(f"{words} {event.share:.0%}", highlight=False, soft_wrap=True)
             else:
                 _write(log, event)
                 board(event)
@@ -70,11 +85,17 @@ def show(events: Iterable[Event], folder: Path, quiet: bool = False) -> Iterator
 
 def status(event: StepDone) -> str:
     """One line about a step: where, how well, how fast, how long to go."""
-    left = event.seconds * (1 - event.progress) / event.progress if event.progress > 0 else 0.0
     return (
         f"step {event.step:,}  epoch {event.epoch:.1f}  loss {event.loss:.3f}  "
-        f"{event.speed:,.0f} tokens/s  {_clock(left)} left"
+        f"{event.speed:,.0f} tokens/s{_left(event.seconds, event.progress)}"
     )
+
+
+def _left(seconds: float, share: float) -> str:
+    """How long it still takes, if so many seconds were this share of it."""
+    if not 0.0 < share < 1.0:
+        return ""
+    return f"  {_clock(seconds * (1 - share) / share)} left"
 
 
 def sentence(event: Event) -> str | None:
@@ -84,13 +105,13 @@ def sentence(event: Event) -> str | None:
             dropped = f", {event.left_out:,} too long and left out" if event.left_out else ""
             start = f", from step {event.start:,}" if event.start else ""
             return (
-                f"{event.train_examples:,} examples to learn from, "
+                f"{counted(event.train_examples, 'example')} to learn from, "
                 f"{event.dev_examples:,} to measure on{dropped}; "
                 f"{event.parameters:,} parameters on {event.device}{start}"
             )
         case Evaluated():
             scores = "  ".join(f"{name} {value:.4g}" for name, value in event.scores.items())
-            star = "  (best)" if event.best else ""
+            star = ("  (best)" if event.best else "") + _measured(event)
             return f"{_clock(event.seconds)}  step {event.step:,}  {scores}{star}"
         case Skipped():
             return (
@@ -98,28 +119,62 @@ def sentence(event: Event) -> str | None:
                 f"the step was skipped ({event.total:,} so far)"
             )
         case Changed():
-            return f"{event.key} was {event.old}, and is now {event.new}"
+            because = ": sums in another order, other last bits" if event.key == "threads" else ""
+            return f"{event.key} was {event.old}, and is now {event.new}{because}"
         case Noticed():
             return event.text
         case Finished():
             return (
-                f"finished after {event.step:,} steps and {_clock(event.seconds)}: {event.reason}"
+                f"finished after {counted(event.step, 'step')} and {_clock(event.seconds)}: "
+                f"{event.reason}"
+                f"{_measured(event)}"
             )
         case _:
             return None
 
 
+def _measured(event: Evaluated | Finished) -> str:
+    """What an evaluation has left out to keep within train.minutes."""
+    if event.examples >= event.wanted:
+        return ""
+    return f"; for want of time measured on {event.examples:,} of {event.wanted:,} dev examples"
+
+
+def following(evaluation: Evaluation) -> dict[str, float]:
+    """The metrics at the end of an evaluation that is shown on its way."""
+    from rich.console import Console
+
+    console, began, printed = Console(stderr=True), monotonic(), monotonic()
+    scores = None
+    with ExitStack() as stack:
+        bar, task = None, None
+        while scores is None:
+            share, scores = advance(evaluation)
+            if console.is_terminal and bar is None:  # by now workers are made: a bar has a thread
+                bar = stack.enter_context(_bar(console))
+                task = bar.add_task("", total=1.0, status="evaluating")
+            words = f"evaluating{_left(monotonic() - began, share)}"
+            if bar is not None and task is not None:
+                bar.update(task, completed=share, status=words)
+            elif monotonic() - printed >= 4 * LOG_SECONDS:
+                printed = monotonic()
+                console.print(f"{share:.0%}  {words}", highlight=False, soft_wrap=True)
+    return scores
+
+
 def counting(items: Iterable[Item], path: Path | None) -> Iterator[Item]:
     """The items, one for each line of a file, counted by a bar on a terminal that shows no text."""
-    console = Console(stderr=True)
     supply = iter(items)
     first = next(supply, None)  # before the bar's thread: workers are made without it
     if first is None:
         return
     yield first
-    if not console.is_terminal or sys.stdout.isatty():
+    if not sys.stderr.isatty() or sys.stdout.isatty():
         yield from supply
         return
+    from rich.console import Console
+
+    console = Console(stderr=True)
     total, start = _lines_in(path), monotonic()
     with _bar(console) as bar:
         task = bar.add_task("", total=total, status="")
@@ -174,7 +229,9 @@ def _write(log: Any, event: Event) -> None:
 
 
 @contextmanager
-def _bar(console: Console) -> Iterator[Progress]:
+def _bar(console: "Console") -> Iterator["Progress"]:
+    from rich.progress import BarColumn, Progress, TextColumn
+
     columns = BarColumn(bar_width=24), TextColumn("{task.percentage:>3.0f}%  {task.fields[status]}")
     with Progress(*columns, console=console, refresh_per_second=5) as progress:
         yield progress

@@ -8,6 +8,7 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import torch
 from pydantic import Field, TypeAdapter, ValidationError
 from torch import Tensor
 
@@ -47,6 +48,11 @@ class Position:
     bad_streak: Count = 0  # steps in a row that were skipped
     skipped: Count = 0  # ... and in all
     rate_scale: Share = 1.0  # what going back has left of the rate
+    threads: Count = 0  # of torch; 0 is unknown
+    # the lowest loss on the dev set, the training loss then, and for how many evaluations since
+    # the one has been far above it while the other fell
+    lowest: tuple[float, float] = (inf, inf)
+    rising: Count = 0
 
 
 POSITION = TypeAdapter(Position)
@@ -62,6 +68,7 @@ def save(trainer: "Trainer", due: bool) -> Path:
     if due:
         at.saved = [*(step for step in at.saved if step < at.step), at.step][-most:]
     state = asdict(at) | {"scaler": trainer.scaler.state_dict()}
+    state["threads"] = torch.get_num_threads()
     state["config"] = trainer.task.config.model_dump(mode="json", exclude_none=True)
     folder = trainer.folder / "checkpoints"
     with writing(trainer.folder):
@@ -109,18 +116,24 @@ def go_back(trainer: "Trainer") -> int | None:
         return None
     paths = [checkpoint(trainer, step) for step in then.saved]
     sound = [path for path in paths if checkpoints.defect(path) is None]
-    if sound:
-        restore(trainer, sound[-1])
-    else:
-        first = files.weights_of(trainer.task.build())
-        files.copy_weights(first, trainer.network, trainer.folder)
-        trainer.begin()
+    trainer.ranks.order("stand", str(sound[-1]) if sound else "")
+    stand(trainer, sound[-1] if sound else None)
     at, folder = trainer.at, trainer.folder / "checkpoints"
     earlier = [path for path in checkpoints.paths(folder) if checkpoints.step_of(path) <= at.step]
     checkpoints.remove(folder, earlier if sound else [])  # what is later is no more
     at.rate_scale, at.skipped, at.seconds = scale, then.skipped, then.seconds
     at.best = max(at.best, then.best)  # model.safetensors still holds it
     return at.step
+
+
+def stand(trainer: "Trainer", path: Path | None) -> None:
+    """Stand where a checkpoint stood; without one, at the beginning."""
+    if path is not None:
+        restore(trainer, path)
+        return
+    first = files.weights_of(trainer.task.build())
+    files.copy_weights(first, trainer.network, trainer.folder)
+    trainer.begin()
 
 
 def restore(trainer: "Trainer", path: Path) -> None:

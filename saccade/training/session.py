@@ -1,12 +1,18 @@
 """From the user's files to a trained run: `train`, `start` and `resume`."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import shutil
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
+from time import perf_counter
 from typing import Any
+
+import torch
 
 from saccade import config as c
 from saccade.data.digest import digest
+from saccade.data.memory import Memory, given
 from saccade.errors import CheckpointError, ConfigError, DataError
 from saccade.models.build import materialize
 from saccade.models.networks import Network
@@ -18,47 +24,94 @@ from saccade.runs.folder import (
     locked,
     raised,
     read_settings,
+    with_own_copies,
     write_config,
     write_settings,
 )
-from saccade.runs.guard import check_ids, fitting_network, new_network, require_loadable
+from saccade.runs.guard import (
+    check_ids,
+    fitting_network,
+    new_network,
+    own_paths,
+    require_loadable,
+    require_plain_inputs,
+)
 from saccade.runs.machine import choose_device, choose_precision, require_memory, tune_malloc
 from saccade.runs.run import Run, load
 from saccade.setup.choose import gather, paths_of, survey_and_fill
+from saccade.setup.memory import keep_examples
 from saccade.setup.prepare import Prepared, prepare, reopen
 from saccade.setup.survey import Survey
 from saccade.training import events
 from saccade.training.loop import train as loop
 from saccade.training.preflight import preflight
+from saccade.training.probe import BATCHES, PLAIN, Way, fastest
 from saccade.training.report import show
 from saccade.training.saving import restore
+from saccade.training.share import shared
 from saccade.training.stop import Interrupted, Stop
 from saccade.training.trainer import Trainer
 
+REPLACED = (  # what a run writes into its folder, beside config.toml, in the place of what is there
+    *("checkpoints", "data", "model.safetensors"),
+    *("labels.json", "source.json", "target.json", "tokenizer.json"),
+)
+APPENDED = ("metrics.jsonl", "tensorboard")
 LARGE_FILES_BYTES = 1 << 25  # bytes of training files that are worth a word before they are read
 
 
 def train(
-    data: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    data: Any,
     *,
     out: str | os.PathLike[str] | None = None,
     task: str | None = None,
-    dev: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
+    dev: Any = None,
     settings: Mapping[str, Any] | None = None,
     quiet: bool = False,
 ) -> Run:
     """Train on raw files (or as a configuration file says) and return the finished run.
 
+    In place of files, `data` and `dev` may be examples from memory: tuples of columns, dicts,
+    `Example`s, or a table of pandas, polars or datasets. They are kept in the run.
+
     `settings` are keys of the configuration, as in
     {"train.minutes": 3, "encoder.kind": "transformer"}.
     """
-    raw, where = gather(data, task=task, dev=dev)
+    found, dev_found = given(data), None if dev is None else given(dev)
+    if isinstance(found, Memory):
+        if isinstance(dev_found, list):
+            raise ConfigError("dev is a file, but data is examples: give both in one way")
+        raw: dict[str, Any] = {} if task is None else {"task": {"kind": task}}
+        for key, value in (settings or {}).items():
+            c.assign(raw, key, value)
+        return _train_on_memory(raw, found, dev_found, _new_folder("examples", out), quiet)
+    if isinstance(dev_found, Memory):
+        raise ConfigError("dev is examples, but data is a file: give both in one way")
+    raw, where = gather(found, task=task, dev=dev_found)
     for key, value in (settings or {}).items():
         c.assign(raw, key, value)
     config, _, seen = survey_and_fill(raw, where)
     folder = new_folder(config, out)
     for _ in show(start(config, folder, seen=seen), folder, quiet):
         pass
+    return load(folder)
+
+
+def _train_on_memory(
+    raw: dict[str, Any], train: Memory, dev: Memory | None, folder: Path, quiet: bool
+) -> Run:
+    """The same with examples that are first written into the run."""
+    kept = folder / "examples"
+    try:
+        with writing(folder):
+            raw = keep_examples(raw, "settings", kept, train, dev)
+        config, _, seen = survey_and_fill(raw, "settings")
+        for _ in show(start(config, folder, seen=seen), folder, quiet):
+            pass
+    except (ConfigError, DataError):
+        if not (folder / "config.toml").exists():  # no run has come of it
+            shutil.rmtree(kept, ignore_errors=True)
+        raise
     return load(folder)
 
 
@@ -70,13 +123,38 @@ def new_folder(config: c.Config, out: str | os.PathLike[str] | None) -> Path:
 def _new_folder(first: str, out: str | os.PathLike[str] | None) -> Path:
     name = Path(first).name.strip(".").split(".")[0] or "run"
     folder = Path(out) if out is not None else Path("runs") / name
-    if os.path.lexists(folder / "config.toml"):
-        raise ConfigError(f"{folder}: holds a run already; choose another --out, or remove it")
+    _refuse_run(folder)
+    for taken in REPLACED:
+        if os.path.lexists(folder / taken):
+            raise ConfigError(
+                f"{folder}: has '{taken}' in it, which a run would overwrite; "
+                "choose another folder (--out)"
+            )
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"{folder}: cannot be made: {error.strerror}") from None
     return folder
+
+
+def _refuse_run(folder: Path) -> None:
+    if os.path.lexists(folder / "config.toml"):
+        raise ConfigError(
+            f"{folder}: holds a run already; choose another folder (--out), or remove it"
+        )
+
+
+def _discard(folder: Path, kept: Collection[str]) -> None:
+    """Remove what a run that came to nothing has made, and its folder if that is all there was.
+
+    `kept` are the names that were there before it.
+    """
+    for name in {*REPLACED, *APPENDED, "config.toml", ".lock"}.difference(kept):
+        with suppress(OSError):
+            (folder / name).unlink()
+        shutil.rmtree(folder / name, ignore_errors=True)
+    with suppress(OSError):
+        folder.rmdir()
 
 
 def save_unprepared(raw: dict[str, Any], out: str | os.PathLike[str] | None) -> Path:
@@ -94,18 +172,23 @@ def start(
 
     `seen` is the survey of the training file that the configuration was chosen by, if there is one.
     """
-    choose_precision(config.train, choose_device(config.train.device))  # before any work is done
+    try:
+        choose_precision(config.train, choose_device(config.train.device))  # before any work
+    except ConfigError:
+        with suppress(OSError):
+            folder.rmdir()
+        raise
     with locked(folder):
-        if (folder / "config.toml").exists():
-            raise ConfigError(f"{folder}: holds a run already; choose another --out, or remove it")
+        _refuse_run(folder)
         with writing(folder):
+            there = {*os.listdir(folder)} - {".lock"}
             write_config(folder, config, prepared=False)
             files.sync(folder.parent)
         try:
             yield from _prepare(config, folder, stop or Stop(), seen)
         except (ConfigError, DataError):
             if not read_settings(folder)[1].prepared:  # no run has come of it: the name is free
-                (folder / "config.toml").unlink()
+                _discard(folder, there)
             raise
 
 
@@ -116,12 +199,13 @@ def resume(
 
     `settings` are limits that are to be raised, as in {"train.steps": 2000}.
     """
-    stop = stop or Stop()
+    stop, began = stop or Stop(), perf_counter()
     read_settings(folder)
     with locked(folder):
         stop.folder = folder
         raw, mark = read_settings(folder)
         if not mark.prepared:
+            require_plain_inputs(raw)
             try:
                 with stop.interruptible():
                     config, _, seen = survey_and_fill(raw, str(folder / "config.toml"))
@@ -156,7 +240,7 @@ def resume(
         yield from (events.Changed(*change) for change in changes)
         try:
             with stop.interruptible():
-                ready = _reopened(config, folder)
+                ready = _reopened(own_paths(config, folder), folder)
         except Interrupted:
             at = checkpoints.step_of(path) if path else 0
             yield events.Finished(at, "stopped", {}, 0.0, stopped=True)
@@ -170,7 +254,7 @@ def resume(
                 require_memory(network, config.train, device)
         except ConfigError as error:
             raise CheckpointError(f"{folder / 'config.toml'}: {error}") from None
-        yield from _train(ready, network, folder, path, stop)
+        yield from _train(ready, network, folder, path, stop, began)
 
 
 def _reopened(config: c.Config, folder: Path) -> Prepared:
@@ -185,6 +269,7 @@ def _prepare(
     config: c.Config, folder: Path, stop: Stop, seen: Survey | None
 ) -> Iterator[events.Event]:
     """Make the data of a run, mark it as prepared, and train."""
+    began = perf_counter()
     tune_malloc()
     stop.folder = folder
     size = sum(os.stat(path).st_size for path in config.data.train if os.path.exists(path))
@@ -192,7 +277,8 @@ def _prepare(
         yield events.Noticed(f"reading {size >> 20:,} MB, which takes a while")
     try:
         with writing(folder), stop.interruptible():
-            ready = prepare(config, folder, seen)
+            config = with_own_copies(config, folder)
+            ready = prepare(own_paths(config, folder), folder, seen)
             network = new_network(ready.task, choose_device(config.train.device))
             require_loadable(folder, network)
             made = [path for path in sorted((folder / "data").iterdir()) if path.is_file()]
@@ -205,13 +291,18 @@ def _prepare(
     except Interrupted:
         yield events.Finished(0, "stopped", {}, 0.0, stopped=True)
         return
-    yield from _train(ready, network, folder, None, stop)
+    yield from _train(ready, network, folder, None, stop, began)
 
 
 def _train(
-    ready: Prepared, network: Network, folder: Path, checkpoint: Path | None, stop: Stop
+    ready: Prepared,
+    network: Network,
+    folder: Path,
+    checkpoint: Path | None,
+    stop: Stop,
+    began: float,
 ) -> Iterator[events.Event]:
-    """Train a network of which which has no memory yet."""
+    """Train a network which has no memory yet; `began` is when the user has asked for it."""
     stop.folder = folder
     config = ready.task.config
     device = choose_device(config.train.device)
@@ -219,8 +310,25 @@ def _train(
     for corpus in (ready.train, ready.dev):
         check_ids(ready.task, corpus, folder)
     trainer = Trainer(ready.task, network, folder)
+    try:
+        way = _fastest(trainer, ready, stop) if checkpoint is None else None
+    except Interrupted:
+        yield events.Finished(0, "stopped", {}, 0.0, stopped=True)
+        return
+    if way is not None:
+        if way != PLAIN:
+            yield events.Noticed(f"computing in {way} (a probe found this the fastest here)")
+        train = config.train.model_copy(update=way._asdict())
+        config = ready.task.config = config.model_copy(update={"train": train})
+        with writing(folder):
+            write_config(folder, config, prepared=True)
+        trainer = Trainer(ready.task, network, folder)
     if checkpoint is not None:
         restore(trainer, checkpoint)
+        then = trainer.at.threads
+        now = 1 if config.train.processes > 1 else torch.get_num_threads()
+        if then and then != now and device.type == "cpu":
+            yield events.Changed("threads", then, now)
     count = sum(p.numel() for p in network.parameters())
     yield events.Prepared(
         len(ready.train), len(ready.dev), ready.left_out, count, str(device), trainer.at.step
@@ -230,4 +338,14 @@ def _train(
     except Interrupted:
         yield events.Finished(trainer.at.step, "stopped", {}, trainer.at.seconds, stopped=True)
         return
-    yield from loop(trainer, ready.train, ready.dev, ready.dev_examples, stop)
+    if config.train.minutes:  # what came before counts, but leaves half of them for training
+        trainer.at.seconds += min(perf_counter() - began, 30 * config.train.minutes)
+    with shared(trainer, checkpoint):
+        yield from loop(trainer, ready.train, ready.dev, ready.dev_examples, stop)
+
+
+def _fastest(trainer: Trainer, ready: Prepared, stop: Stop) -> Way | None:
+    """The way to compute a step that a probe finds the fastest; None where there is no choice."""
+    batches = trainer.task.epoch(ready.train, 0)
+    some = [batches[i] for i in range(min(BATCHES, len(batches)))]
+    return next(iter(fastest(trainer, some, len(batches), stop)), None)

@@ -8,6 +8,7 @@ Imports no torch, so that the command line listens from its first moment.
 """
 
 import os
+import shlex
 import signal
 import sys
 import threading
@@ -136,7 +137,8 @@ class Stop:
             self._exit("stopped")
 
     def _exit(self, how: str) -> NoReturn:
-        _say(f"{how}; go on with: saccade resume {self.folder}" if self.folder else how)
+        again = f"; go on with: saccade resume {shlex.quote(str(self.folder))}"
+        _say(how + again if self.folder else how)
         os._exit(EXIT_CODE)
 
 

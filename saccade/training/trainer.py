@@ -4,11 +4,12 @@ What a step does is a function of (seed, step): the generator is seeded anew at 
 whose numbers are not finite never reaches the weights.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,11 +18,13 @@ from saccade import config as c
 from saccade.data.batches import Batch
 from saccade.data.corpora import Corpus
 from saccade.data.lines import Example
+from saccade.distributed.ranks import Ranks
 from saccade.models.networks import Network
 from saccade.runs import files
 from saccade.runs.machine import choose_precision
-from saccade.tasks.task import Task, device_of
+from saccade.tasks.task import Evaluation, Task, device_of
 from saccade.training import saving
+from saccade.training.budget import reported
 from saccade.training.gradients import Gradients
 from saccade.training.optim import MovingAverage, build_optimizer, rate_at, scale_gradients
 from saccade.training.saving import Position
@@ -44,6 +47,25 @@ class StepResult:
     finite: bool
     progress: float  # at its beginning
     stop: bool  # whether somebody asked to stop meanwhile
+
+
+class Order(NamedTuple):
+    """The step that all ranks are to take."""
+
+    step: int
+    epoch: int
+    batch: int  # the first of them in the epoch
+    batches: int
+    progress: float
+    plateau: float
+    rate_scale: float
+    carried: bool  # whether something is carried on from the step before
+
+    @classmethod
+    def of(cls, trainer: "Trainer", batches: int, progress: float) -> "Order":
+        at, carried = trainer.at, trainer.carry is not None
+        where = at.step, at.epoch, at.index, batches
+        return cls(*where, progress, at.plateau, at.rate_scale, carried)
 
 
 class Trainer:
@@ -77,6 +99,7 @@ class Trainer:
         rate = rate_at(self.config, at.step + 1, progress, at.plateau) * at.rate_scale
         for group in self.optimizer.param_groups:
             group["lr"] = rate
+        self.ranks.order("step", Order.of(self, len(batches), progress))
         if not self.network.training:
             self.network.train()
         with stop.unchanged(lambda: saving.save(self, due=False)):
@@ -102,17 +125,34 @@ class Trainer:
         self.carry = carry if result.finite else None  # it may be as bad as the loss
         if result.finite:
             at.bad_streak = 0
-            if self.average is not None:
+            if self.average is not None and self.ranks.rank == 0:
                 self.average.update(self.network, at.step)
         else:
             at.bad_streak += not searching
             at.skipped += 1
 
+    # --- other ranks ------------------------------------------------------------------------------
+
+    @property
+    def ranks(self) -> Ranks:
+        """The processes that share each batch; the first of them alone evaluates and writes."""
+        return self.gradients.ranks
+
+    @ranks.setter
+    def ranks(self, ranks: Ranks) -> None:
+        self.gradients.ranks = ranks
+
+    def follow(self, order: "Order", batches: Sequence[Batch]) -> None:
+        """The step that the first rank takes, taken here with other rows."""
+        at = self.at
+        at.step, at.plateau, at.rate_scale = order.step, order.plateau, order.rate_scale
+        if not order.carried:
+            self.carry = None
+        self.step(batches, order.progress)
+
     # --- evaluation -------------------------------------------------------------------------------
 
-    def evaluate(
-        self, corpus: Corpus, examples: Sequence[Example], quick: bool, stop: Stop | None = None
-    ) -> dict[str, float]:
+    def evaluating(self, corpus: Corpus, examples: Sequence[Example], stop: Stop) -> Evaluation:
         """The metrics of the weights that would predict: the moving average's, if there is one."""
 
         def swap() -> None:
@@ -123,15 +163,20 @@ class Trainer:
             swap()
             saving.save(self, due=False)
 
-        stop, self.doing = stop or Stop(), EVALUATING
+        @contextmanager
+        def guard() -> Iterator[None]:
+            with stop.unchanged(save), stop.interruptible():
+                yield
+
+        self.doing = EVALUATING
         self.network.eval()
         swap()
         try:
-            with stop.unchanged(save), stop.interruptible():
-                scores = self.task.evaluate(self.network, corpus, examples, quick)
+            evaluation = self.task.evaluating(self.network, corpus, examples, quick=True)
+            scores = yield from reported(evaluation, guard)
             self.doing = None
             return scores
-        except Interrupted:
+        except (Interrupted, GeneratorExit):  # asked to stop, or out of time
             self.doing = None
             raise
         finally:

@@ -11,7 +11,7 @@ import pytest
 from saccade.check.characters import visible
 from saccade.check.doctor import check
 from saccade.check.findings import KEPT_PLACES, Finding, grouped, table
-from saccade.config import Classify, Data, LanguageModel, Tag, Task, Translate
+from saccade.config import Classify, Data, LanguageModel, Tag, Task, Tokenizer, Translate
 
 TASKS: dict[str, Task] = {
     "language": LanguageModel(),
@@ -215,3 +215,25 @@ def test_a_million_pairs_take_a_minute_and_300_megabytes(tmp_path):
     seconds, megabytes = json.loads(done.stderr.splitlines()[-1])
     assert seconds < 60
     assert megabytes < 300
+
+
+@pytest.mark.parametrize("kind", TASKS)
+def test_the_advice_about_tokenizers_names_a_key_of_the_task(kind, tmp_path):
+    data = files(tmp_path, "a b\tX Y\nc d\tX Y\nb a\tY X\n")
+    text = one_of(data, kind, "tokenizer").advice
+    key = text.removeprefix("another cut: --set task.").partition(".")[0]
+    assert isinstance(getattr(TASKS[kind], key), Tokenizer)
+
+
+def test_quotes_of_a_spreadsheet_far_down_are_told(tmp_path):
+    rows = [f"film number {i}\t{'ab'[i % 2]}\n" for i in range(1100)]
+    data = files(tmp_path, "".join(rows) + '"a ""good"" film"\ta\n')
+    assert found(data, "classify") == [("quoted", "train.tsv:1101")]
+    assert "data.format=csv" in one_of(data, "classify", "quoted").advice
+
+
+def test_one_label_is_not_compared_with_itself(tmp_path):
+    data = files(tmp_path, "".join(f"film {i}\tsame\n" for i in range(300)))
+    [place] = one_of(data, "classify", "one-label").places
+    assert place.message == "all 300 examples have the label 'same'"
+    assert not [one for one in check(data, TASKS["classify"]) if one.code == "imbalance"]

@@ -200,7 +200,7 @@ def test_a_run_is_not_overwritten(run: Path, call) -> None:
     ("wish", "message"),
     [
         ("--width 0", "decode.width"),
-        ("--width 2 --nbest 5", "at most as many"),
+        ("--width 2 --nbest 5", "finds at most 2; ask for fewer, or set the width to 5"),
         ("--nbest 0", "at least 1"),
         ("--widht 3", "--width"),
         ("--width wide", "--width"),
@@ -209,11 +209,11 @@ def test_a_run_is_not_overwritten(run: Path, call) -> None:
         ("--set decode.groups=3", "evenly"),
         (
             "--set decode.temperature=0.7",
-            "decode.temperature belongs to decode.kind = 'sample' (add --sample)",
+            "decode.temperature is a setting of sampling; set decode.kind to 'sample'",
         ),
-        ("--sample --width 3", "decode.width belongs to decode.kind = 'beam' (leave out --sample)"),
+        ("--sample --width 3", "decode.width is a setting of beam search; leave out --sample"),
         ("--set decode.kind=exact", "choose one of beam, sample"),
-        ("--set train.steps=3", "only keys of decode"),
+        ("--set train.steps=3", "only the keys of decode"),
         ("--engine onnx", "choose one of auto, torch, ctranslate2"),
         ("--engine ctranslate2", "recurrent"),
         ("--prefix 日本", "no token for"),

@@ -2,6 +2,7 @@
 
 import gzip
 import os
+import shlex
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -134,16 +135,22 @@ def test_missing_folders_and_empty_files_are_told(tmp_path):
         list(examples([tmp_path / "none.tsv"], Data(), "translate"))
 
 
+def test_a_line_without_an_end_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(lines_module, "MAX_LINE_BYTES", 3 << 20)
+    text = b"a\tb\n" + b"x" * (5 << 20)
+    for path in (write(tmp_path, text), write(tmp_path, gzip.compress(text), "train.tsv.gz")):
+        defect = defects([path])[-1]
+        assert (defect.code, defect.message) == ("long-line", "a line of more than 3 MB")
+        assert defect.where.endswith(":2")
+    if os.path.exists("/dev/zero"):
+        assert [defect.code for defect in defects(["/dev/zero"])] == ["long-line"]
+
+
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root may read everything")
 def test_a_forbidden_file_is_told(tmp_path):
     path = write(tmp_path, "a\tb\n")
     path.chmod(0)
     assert told(path) == [("unreadable", "", "permission denied")]
-
-
-def test_comma_separated_values_are_refused_with_advice(tmp_path):
-    [defect] = defects([write(tmp_path, "a,b\n", "train.csv")])
-    assert (defect.code, "tabs" in defect.advice) == ("csv", True)
 
 
 # --- columns --------------------------------------------------------------------------------------
@@ -438,7 +445,7 @@ def test_what_the_user_says_is_kept(tmp_path):
     assert seen(path, Data(source=(1,), target=2)) == ("tsv", "translate", (1,), 2)
     assert seen(path, Data(source=(1, 2))) == ("tsv", "classify", (1, 2), 3)
     filled = detect_layout([path], Data(target=1, max_len=9)).fill(Data(target=1, max_len=9))
-    assert filled == Data(format="tsv", source=(2, 3), target=1, max_len=9)
+    assert filled == Data(format="tsv", source=(2, 3), target=1, columns=3, max_len=9)
 
 
 def test_inflection_tables_have_the_form_in_the_middle(tmp_path):
@@ -458,7 +465,7 @@ def test_the_strict_view_tells_five_defects_and_how_to_see_all(tmp_path):
     lines = str(error.value).splitlines()
     advice = "expected 2 columns, found 1; mend or remove the line"
     assert lines[:5] == [f"{path}:{201 + i}: {advice}" for i in range(5)]
-    assert lines[5:] == ["... run `saccade check` for all"]
+    assert lines[5:] == [f"... for all of them: saccade check {shlex.quote(str(path))}"]
 
 
 def test_reading_costs_a_few_times_as_much_as_splitting_lines(tmp_path):

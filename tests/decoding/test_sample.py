@@ -35,3 +35,20 @@ def test_numbers_drawn_are_even_and_differ_by_every_part() -> None:
     assert ((counts - 5000) ** 2 / 5000).sum() < 19 + 4 * 38**0.5
     assert not np.array_equal(u, uniforms(6, np.arange(100_000), 3))
     assert not np.array_equal(u, uniforms(5, np.arange(100_000), 4))
+
+
+def test_what_is_forbidden_leaves_the_proportions_of_the_rest() -> None:
+    """Log-probabilities that do not add up to 1, as a ban leaves them, are drawn from all the same.
+
+    Nothing that is forbidden comes, and the last token comes no more often for it.
+    """
+    count, step = 20_000, chain(9, 6)
+    first = torch.ones(count, dtype=torch.long)
+    plain = step(first[:1], None)[0][0].exp()
+    likely = int(plain.argmax())
+    banned = [likely, 0]  # what is left has a small part of the probability
+    some = ban(step, banned)
+    drawn = sample(some, None, first, end=0, limits=[1] * count, seed=4, keys=range(count))
+    found = torch.bincount(torch.tensor([one.tokens[0] for one in drawn]), minlength=6) / count
+    plain[banned] = 0.0
+    assert torch.allclose(found, plain / plain.sum(), atol=0.015)

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from saccade.decoding import steps
+from saccade.decoding import search, steps
 from saccade.decoding.search import Length, beam_search, greedy, likeliest, token_log_probs, top
 from saccade.decoding.steps import ban
 from saccade.decoding.tree import Tree
@@ -28,11 +28,21 @@ def test_the_best_are_found_block_by_block(seed: int, size: int, width: int, k: 
     score = torch.randn(2, width, generator=numbers)
     log_probs = torch.randn(2, width, size, generator=numbers)
     log_probs[0, 0, ::3] = -inf
+    log_probs[1, 0, -1] = 9.0  # the best of all ends the last block, which may be short
     k = min(k, width * size)
     values, places = top(score, log_probs, k)
     total = (score[:, :, None] + log_probs).flatten(1)
     assert torch.equal(values, total.topk(k).values)
     assert torch.equal(total.gather(1, places), values)
+
+
+@pytest.mark.parametrize("vocab", [2048, 2049, 2300])
+def test_nothing_is_found_twice_at_the_end_of_a_short_block(vocab: int) -> None:
+    log_probs = torch.linspace(-9, -1, vocab).expand(1, 2, vocab)  # the best stand last
+    values, places = top(torch.zeros(1, 2), log_probs, 6)
+    expected = [vocab - 1, vocab - 2, vocab - 3]
+    assert sorted(places[0].tolist()) == sorted([*expected, *(vocab + i for i in expected)])
+    assert torch.equal(values, log_probs.flatten(1).gather(1, places))
 
 
 @pytest.mark.parametrize(("rows", "vocab"), [(3, 100), (60, 10_000), (300, 2_049)])
@@ -47,6 +57,21 @@ def test_what_nothing_satisfies_has_no_hypotheses() -> None:
     never = steps.only(ban(step, [2]), 0, [(2, 3)])
     assert beam_search(never, None, first, end=0, width=3, limits=[4, 4]) == [[], []]
     assert greedy(never, None, first, end=0, limits=[4, 4])[0].score == -inf
+
+
+def test_of_many_that_have_ended_the_best_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    step, first = chain(3, 7), torch.tensor([1])
+
+    def found(kept: int, **more: int) -> list[tuple[list[int], float]]:
+        monkeypatch.setattr(search, "KEPT_HYPOTHESES", kept)
+        (some,) = beam_search(step, None, first, end=0, width=40, limits=[12], **more)
+        return [(one.tokens, one.score) for one in some]
+
+    every = found(10**6, nbest=10)
+    assert len(every) > 20
+    assert found(5, nbest=10)[:10] == every[:10]
+    assert len(found(5, nbest=1)) <= 10
+    assert found(5, nbest=1, stop_after=45)[0] == found(10**6, nbest=1, stop_after=45)[0]
 
 
 def test_groups_say_different_things() -> None:

@@ -76,6 +76,8 @@ def test_rules_forbid_just_what_they_name(seed: int) -> None:
     assert set(texts_of(steps.avoid(step, [[4]]))) == {t for t in free if 4 not in t}
     few = [(2,), (2, 3), (4, 4, 4), ()]
     assert set(texts_of(steps.only(step, 0, few))) == set(few)
+    forks = [(2, 3, 4, 2), (2, 3, 4, 3), (2, 3, 2), (2, 3), (2, 3, 4, 2), (3, 3)]
+    assert set(texts_of(steps.only(step, 0, forks))) == set(forks)
     assert {t[:2] for t in texts_of(steps.prompted(step, [[3, 2]]))} == {(3, 2)}
 
 

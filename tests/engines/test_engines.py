@@ -1,6 +1,7 @@
 """Where a prediction is computed: every engine says the same, and is chosen with a reason."""
 
 import copy
+import gc
 import multiprocessing
 import sys
 import time
@@ -194,6 +195,29 @@ def test_processes_serve_one_request_after_the_other(run: Run, tmp_path: Path) -
         time.sleep(0.05)
     assert processes() == before
     assert said(run.predict(TEXTS, settings=two)) == said(run.predict(TEXTS, settings=TORCH))
+    run.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="forks")
+def test_processes_end_with_a_run_that_nobody_has_any_more(tmp_path: Path) -> None:
+    run = small_run(tmp_path)
+    before = set(multiprocessing.active_children())
+    run.predict(TEXTS, settings=TORCH | {"workers": 2})
+    mine = set(multiprocessing.active_children()) - before
+    assert len(mine) == 2
+    del run
+    gc.collect()
+    for process in mine:
+        process.join(60)
+    assert [process.is_alive() for process in mine] == [False, False]
+
+
+def test_an_abandoned_stream_leaves_workers_that_serve_the_next(run: Run) -> None:
+    request = run.request(settings=TORCH | {"workers": 2})
+    answers = run.stream(TEXTS * 20, request, at_once=100)
+    first = next(answers).text
+    answers.close()
+    assert said(list(run.stream(TEXTS, request)))[0] == first
     run.close()
 
 

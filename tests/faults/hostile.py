@@ -36,7 +36,7 @@ COUNT = 10 * MB  # ids, or lines
 
 class Edit(NamedTuple):
     name: str
-    work: str  # load, resume, evaluate, verify
+    work: str  # load, or what is done with the run: a key of WORKS
     base: str
     apply: Apply  # the run
     allowance: int = PYTHON  # bytes of memory beside 1.5 times the files
@@ -143,6 +143,7 @@ MARK = f"format = {FORMAT}"
 ODD_TOML = [
     ("seed =", f"x = {DEEP}\nseed ="), ("dim = 16", "dim = -16"), ("dim = 16", "dim = 1000000000"),
     ("dim = 16", "dim = 1e3"), ("dim = 16", "dim = nan"), ("dim = 16", "dim = 18"),
+    ("context = 128", f"context = {10**23}"),
     ("num_layers = 1", "num_layers = 100000000"), ("ff_dim = 32", "ff_dim = 1000000000"),
     ("kernel = 3", "kernel = 1000000001"), ("size = 5000", "size = 1" + "0" * 5000),
     (MARK, "format = 99"), (MARK, "format = true"), (MARK, "format = 'x'"),

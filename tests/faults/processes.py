@@ -151,12 +151,20 @@ def forked_gauge() -> tuple[Any, Any]:
         return os.fdopen(requests[1], "w", 1), os.fdopen(answers[0])
     os.close(requests[1])  # so that the end of the server is the end of this child
     sys.stdin.close()
+    Path("pairs.tsv").write_text("abc\tABC\n")
     for path in GOLDEN.iterdir():  # all that is kept when it is first used
         WORKS["load"](path)
+    for name in ("attention", "language-model"):
+        for kind in ("predict", "score", "exact"):
+            if (name, kind) != ("language-model", "exact"):
+                WORKS[kind](GOLDEN / name)
+    WORKS["evaluate"](GOLDEN / "language-model")
+    WORKS["measure"](GOLDEN / "attention")
     shutil.copytree(GOLDEN / "language-model", "warm")
     text = Path("warm/config.toml").read_text()
     Path("warm/config.toml").write_text(text.replace("steps = 150", "steps = 151"))
     WORKS["resume"](Path("warm"))
+    WORKS["verify"](Path("warm"))
     gc.freeze()  # else each measurement would look through all that was ever imported
     sys.addaudithook(watch)
     with os.fdopen(requests[0]) as supply, os.fdopen(answers[1], "w", 1) as out:
@@ -430,7 +438,11 @@ def call(name: str, then: Callable[[Any], Any] = lambda found: found) -> Callabl
 
 WORKS: dict[str, Callable[[Path], Any]] = {
     "load": call("saccade.runs.run.load"),
+    "predict": call("saccade.runs.run.load", lambda run: run.predict(["abc"])),
+    "score": call("saccade.runs.run.load", lambda run: list(run.score("pairs.tsv"))),
+    "exact": call("saccade.runs.run.load", lambda run: list(run.compare(["pairs.tsv"]))),
     "evaluate": call("saccade.runs.run.load", lambda run: run.evaluate()),
+    "measure": call("saccade.runs.run.load", lambda run: run.evaluate("pairs.tsv")),
     "resume": call("saccade.training.session.resume", list),
     "verify": call("saccade.verify.verify", list),
     "restore": restore_checkpoint,

@@ -16,6 +16,7 @@ from saccade.errors import TrainingError
 from saccade.models.networks import Generator
 from saccade.runs import checkpoints, files
 from saccade.setup.prepare import prepare
+from saccade.tasks.task import Evaluation
 from saccade.tasks.translate import Translate
 from saccade.training import loop
 from saccade.training.events import Evaluated, Noticed, Saved, Skipped
@@ -59,11 +60,12 @@ def pretend(monkeypatch: pytest.MonkeyPatch, values: list[float]) -> None:
     """Let evaluations find these values, and 0 then; higher is better."""
     supply = iter(values)
 
-    def evaluate(self: Any, *words: Any, **named: Any) -> dict[str, float]:
+    def evaluating(self: Any, *words: Any, **named: Any) -> Evaluation:
         value = next(supply, 0.0)
+        yield 0.5
         return {"loss": 1.0, self.metric: value if self.higher_is_better else -value}
 
-    monkeypatch.setattr(Translate, "evaluate", evaluate)
+    monkeypatch.setattr(Translate, "evaluating", evaluating)
 
 
 @pytest.mark.parametrize(("kind", "name"), [("loss", "language model"), ("gradient", "lstm")])
@@ -251,11 +253,17 @@ OUT = RuntimeError("[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can
 @pytest.mark.parametrize(
     ("where", "name", "nth", "preflight", "words"),
     [
-        (Translate, "evaluate", 2, "off", "decode.batch_tokens"),
-        (Translate, "evaluate", 4, "off", "decode.batch_tokens"),  # the last, of all dev examples
+        (Translate, "evaluate_answers", 2, "off", "decode.batch_tokens"),
+        (
+            Translate,
+            "evaluate_answers",
+            4,
+            "off",
+            "decode.batch_tokens",
+        ),  # the last, of all dev examples
         (torch.optim.AdamW, "step", 5, "off", "train.batch_tokens"),
         (torch.optim.AdamW, "step", 1, "off", "train.batch_tokens"),
-        (Translate, "evaluate", 1, "on", "decode.batch_tokens"),
+        (Translate, "evaluate_answers", 1, "on", "decode.batch_tokens"),
         (Translate, "predict", 1, "on", "decode.batch_tokens"),
         (checkpoints, "mean", 1, "off", "free memory"),
     ],

@@ -20,10 +20,12 @@ from saccade.errors import CheckpointError
 from saccade.runs import files, guard
 from saccade.verify import verify
 from tests.faults import hostile
-from tests.faults.hostile import EDITS, LM, Edit, UnchangedError, checkpoint_of
+from tests.faults.hostile import LM, Edit, UnchangedError, checkpoint_of
+from tests.faults.hostile_uses import used
 from tests.faults.processes import MB, PYTHON, Server
 from tests.helpers import GOLDEN
 
+EDITS = [*hostile.EDITS, *used()]
 RUNS = sorted(path.name for path in GOLDEN.iterdir())
 
 
@@ -81,7 +83,8 @@ def test_a_hostile_run_is_refused(number: int, large: Path, tmp_path: Path, serv
 def test_every_hostile_edit_of_every_run_is_refused(
     name: str, tmp_path: Path, server: Server
 ) -> None:
-    for edit in hostile.loaded() if name != LM else (*hostile.loaded(), *hostile.resumed(True)):
+    more = hostile.resumed(True) if name == LM else ()
+    for edit in (*hostile.loaded(), *more, *used(True)):
         if edit.base in ("any", name):
             with suppress(UnchangedError):
                 attack(edit, GOLDEN / name, tmp_path / "scene", server)

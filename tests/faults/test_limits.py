@@ -96,6 +96,35 @@ def test_what_a_network_takes_is_counted(
         machine.require_memory(network, train, device)
 
 
+def test_a_search_that_no_memory_holds_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cache of a Transformer, for each hypothesis and each token of it."""
+    run = saccade.load(GOLDEN / "transformer")
+    decoder = run.config.decoder
+    assert decoder is not None
+    each = 4 * (2 * decoder.num_layers * decoder.dim * 500 + 4 * run.task.fields[-1].size)
+    settings = {"max_len": 500, "width": 100}
+    monkeypatch.setattr(machine, "memory_of", lambda device: 200 * each)
+    assert run.request(settings=settings)
+    monkeypatch.setattr(machine, "memory_of", lambda device: 50 * each)
+    with pytest.raises(ConfigError, match=r"100 hypotheses of up to 500 tokens .* lower"):
+        run.request(settings=settings)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"width": 1001}, {"width": 1000, "max_len": 5000}, {"sample": True, "candidates": 1001},
+     {"max_len": 100_001}, {"batch_tokens": 1 << 21}],
+    ids=str,
+)  # fmt: skip
+def test_a_search_has_bounds(settings: dict[str, Any]) -> None:
+    run = saccade.load(GOLDEN / "attention")
+    assert run.request(settings={"width": 1000, "max_len": 4000})
+    with pytest.raises(ConfigError, match="decode"):
+        run.request(settings=settings)
+    with pytest.raises(ConfigError, match="at most 1,000"):
+        run.request(nbest=1001, settings={"sample": True})
+
+
 def test_the_memory_of_this_machine_is_known() -> None:
     found = machine.memory_of(machine.choose_device("cpu"))
     assert found is not None

@@ -23,7 +23,7 @@ STEPS = 17
 SECONDS = 10.0  # from a signal to the end of the process: measured in the tier of faults alone
 DECODER = "saccade.models.decoders:RecurrentDecoder.hidden"
 STEP = "saccade.training.trainer:Trainer.step"
-EVALUATE = "saccade.tasks.translate:Translate.evaluate"
+EVALUATE = "saccade.tasks.translate:Translate.evaluate_answers"
 ENCODE = "saccade.text.tokenizers:Tokenizer.encode"
 PHASES: dict[str, list[tuple[str, int]]] = {
     "preparing": [

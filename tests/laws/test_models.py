@@ -142,7 +142,8 @@ def test_hypotheses_share_their_source(decoder: str) -> None:
 def test_a_state_can_be_gone_on_from_twice(decoder: str) -> None:
     net, tokens = generator("lstm", decoder), targets(3, 30)
     with torch.inference_mode():
-        _, state = net.decoder(tokens[:, :3], net.decoder.start(net.encode((source_batch(),)), 3))
+        start = net.decoder.start(net.encode((source_batch(),)), 3)
+        _, state = net.decoder(tokens[:, :3], start)
         before = [leaf.clone() for leaf in leaves(state)]
         one, after = net.decoder(tokens[:, 3:4], state)
         other, _ = net.decoder(tokens[:, 4:5], state)
@@ -150,6 +151,11 @@ def test_a_state_can_be_gone_on_from_twice(decoder: str) -> None:
         mine, _ = net.decoder(tokens[:, 5:6], after)
         _, twin = net.decoder(tokens[:, 3:4], state)
         theirs, _ = net.decoder(tokens[:, 5:6], twin)
+        _, left = net.decoder(tokens[:, 6:7], after)  # from a state with room behind it, too
+        net.decoder(tokens[:, 7:8], after)
+        branch, _ = net.decoder(tokens[:, 8:9], left)
+        alone, _ = net.decoder(tokens[:, [0, 1, 2, 3, 6, 8]], start)
+    assert torch.allclose(branch[:, 0], alone[:, -1], atol=1e-5)
     assert torch.equal(one, again)
     assert not torch.equal(one, other)
     assert torch.allclose(mine, theirs, atol=1e-6)
@@ -263,16 +269,18 @@ def test_a_label_sits_with_its_word(encoder: str) -> None:
 
 @pytest.mark.parametrize("encoder", ENCODERS)
 @pytest.mark.parametrize("decoder", ["lstm_additive_cell", "gru_off", "transformer"])
-def test_memories_of_several_sources_are_laid_end_to_end(encoder: str, decoder: str) -> None:
-    net, tokens = network("translate", encoder, decoder, sources=2), targets()
+@pytest.mark.parametrize("fusion", ["early", "late"])
+def test_several_sources_are_laid_end_to_end(encoder: str, decoder: str, fusion: str) -> None:
+    net, tokens = network("translate", encoder, decoder, fusion), targets()
     assert isinstance(net, Generator)
-    one, two = source_batch((7, 3, 5)), source_batch((2, 6, 4))
+    one, two = source_batch((7, 3, 5)), source_batch((2, 6, 5))
     with torch.inference_mode():
         memory = net.encode((one, two))
         assert memory is not None
+        longest = 7 + 6 if fusion == "late" else 10  # late fusion leaves padding between them
         assert memory.keep is not None
-        assert memory.values.shape[:2] == (3, 7 + 6)
-        assert memory.keep.sum(1).tolist() == [9, 9, 9]
+        assert memory.values.shape[:2] == (3, longest)
+        assert memory.keep.sum(1).tolist() == [9, 9, 10]
         logits, _ = net.decoder(tokens, net.decoder.start(memory, 3))
         for b in range(3):  # padding inside is invisible, and a batch is its rows
             rows = [s.values[b : b + 1, : s.lengths[b]] for s in (one, two)]

@@ -19,6 +19,7 @@ from saccade.nn.attention import (
     ScaledDot,
     SelfAttention,
     attend,
+    attention_weights,
 )
 from saccade.nn.cache import Past
 from saccade.nn.positions import Sinusoidal, sinusoids
@@ -109,10 +110,13 @@ def test_parameter_free_attention_has_no_parameters() -> None:
 
 def test_dot_products_have_variance_d_and_one_after_scaling() -> None:
     d = 256
-    q, k = torch.randn(20_000, d), torch.randn(20_000, d)
-    dots = (q * k).sum(-1)
-    assert float(dots.var()) == pytest.approx(d, rel=0.05)
-    assert float((dots / sqrt(d)).var()) == pytest.approx(1, rel=0.05)
+    query, keys = torch.randn(200, 10, d), torch.randn(200, 10, d)
+    assert float(Dot(d, d)(query, keys).var()) == pytest.approx(d, rel=0.05)
+    scaled = ScaledDot(d, d)(query, keys)
+    assert float(scaled.var()) == pytest.approx(1, rel=0.05)
+    # Without it one position gets nearly all of the weight.
+    sharp, soft = (attention_weights(s, None).amax(-1).mean() for s in (scaled * sqrt(d), scaled))
+    assert float(sharp) > 0.9 > 0.6 > float(soft)
 
 
 def test_sinusoidal_positions_for_five_places_and_four_columns() -> None:

@@ -9,8 +9,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from saccade.nn.attention import CrossAttention, SelfAttention, tanh_of_sums
+from saccade.nn.attention import (
+    Additive,
+    Attention,
+    Concat,
+    CrossAttention,
+    Dot,
+    General,
+    ScaledDot,
+    SelfAttention,
+    additive_mask,
+    attend,
+    tanh_of_sums,
+)
 from saccade.nn.cache import Past
+from saccade.nn.padded import masked_mean
 from saccade.nn.watch import watch
 
 
@@ -70,3 +83,52 @@ def test_two_halves_of_the_heads_add_up_to_the_whole(rotary: bool, watched: bool
         with watch(nn.ModuleList(shards)) if watched else nullcontext():
             parts = [shard(x, memory)[0] for shard in shards]
         assert torch.allclose(sum(parts), cross(x, memory)[0], atol=1e-6)
+
+
+def blind_rows(length: int) -> torch.Tensor:
+    """What two rows may see: the first some positions, the second none at all."""
+    keep = torch.ones(2, length, dtype=torch.bool)
+    keep[0, length // 2 :] = False
+    keep[1] = False
+    return keep
+
+
+@pytest.mark.parametrize("score", [Dot, ScaledDot, General, Additive, Concat])
+def test_a_query_that_may_see_nothing_hears_nothing(score: type[nn.Module]) -> None:
+    attention, keep = Attention(score(4, 4)), blind_rows(6)
+    query = torch.randn(2, 3, 4, requires_grad=True)
+    values = torch.randn(2, 6, 4, requires_grad=True)
+    heard = attention(query, attention.prepare(values), values, keep)
+    assert torch.equal(heard[1], torch.zeros(3, 4))
+    alone = attention(query[:1], attention.prepare(values[:1, :3]), values[:1, :3])
+    assert torch.allclose(heard[:1], alone, atol=1e-6)
+    heard.sum().backward()
+    assert query.grad is not None
+    assert values.grad is not None
+    assert query.grad.isfinite().all()
+    assert torch.equal(values.grad[1], torch.zeros(6, 4))
+    assert torch.equal(attend(torch.randn(2, 3, 6), values, keep)[1], torch.zeros(3, 4))
+    assert torch.equal(masked_mean(values, keep)[1], torch.zeros(4))
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.5])
+@pytest.mark.parametrize("queries", [1, 3])
+def test_every_path_of_attention_is_silent_where_nothing_may_be_seen(
+    queries: int, rate: float
+) -> None:
+    cross, keep = CrossAttention(8, 8, 2, dropout=rate), blind_rows(20)
+    mask = additive_mask(keep, torch.float32)
+    x, memory = torch.randn(2, queries, 8, requires_grad=True), torch.randn(2, 20, 8)
+    heard, _ = cross(x, memory, mask)  # the fused kernel, or by hand for dropout
+    assert torch.allclose(heard[1], cross.out.bias.expand(queries, 8))
+    heard.sum().backward()
+    assert x.grad is not None
+    assert x.grad.isfinite().all()
+    cross.eval()
+    fused, _ = cross(x, memory, mask)
+    with watch(cross) as maps:
+        seen, _ = cross(x, memory, mask)
+    assert torch.allclose(seen, fused, atol=1e-6)
+    assert torch.equal(maps[""][0][1], torch.zeros(2, queries, 20))
+    with torch.no_grad():  # two products where there is one query
+        assert torch.allclose(cross(x, memory, mask)[0], fused, atol=1e-6)

@@ -73,8 +73,7 @@ def test_a_training_file_is_read_for_survey_vocabulary_and_encoding_only(
     config, _, seen = survey_and_fill(raw, where)
     assert opened[str(train)] == 2  # its first lines, for the layout; then all, for the survey
     prepare(config, tmp_path, seen)
-    vocabularies = len(config.task.tokenizers)  # each is trained on a stream of its own
-    assert opened[str(train)] == 3 + vocabularies
+    assert opened[str(train)] == 4  # once for all vocabularies, once to be encoded
     assert opened[str(dev)] == with_dev
 
 

@@ -236,7 +236,7 @@ def test_bad_settings_are_named(run: Run, settings: dict[str, Any], message: str
 
 
 def test_more_than_the_beam_is_wide_is_refused(run: Run) -> None:
-    with pytest.raises(ConfigError, match="--width 9"):
+    with pytest.raises(ConfigError, match="finds at most 5; ask for fewer, or set the width to 9"):
         run.predict(["abc"], nbest=9)
 
 

@@ -7,21 +7,28 @@ from typing import Any
 import pytest
 import torch
 
+from saccade import config as c
 from saccade.config import parse
 from saccade.data.corpora import Examples
+from saccade.data.fields import Text
 from saccade.data.lines import Example
-from saccade.errors import DataError
+from saccade.errors import ConfigError, DataError
 from saccade.models.networks import Network, own_guesses
 from saccade.nn.dropout import WordDropout
 from saccade.nn.padded import pad
+from saccade.runs.run import load
 from saccade.setup.choose import fill_config, gather
 from saccade.setup.prepare import prepare
+from saccade.setup.survey import tag_separator
+from saccade.tasks.registry import load_task
 from saccade.tasks.task import Prediction, Query, Request, Task, in_batches
 from saccade.text.vocab import Specials
-from tests.small_runs import SOURCES, small_task
+from saccade.verify import verify
+from tests.helpers import corpus, run_through
+from tests.small_runs import SEVERAL, SOURCES, small_task
 
 SPECIALS = Specials()
-TASKS = ("translate", "classify", "tag", "language")
+TASKS = ("translate", "classify", "tag", "language", *SEVERAL)
 
 
 def predict(task: Task, network: Network, sources: list[Any], **decode: Any) -> list[Prediction]:
@@ -81,7 +88,8 @@ def test_windows_predict_every_token_once(tmp_path: Path) -> None:
     for length in (2, 5, 8, 9, 12, 13, 17, 40):
         ids = np.arange(5, 5 + length) % 4 + 5
         with torch.inference_mode():
-            _, count = task.in_windows(network, ids)  # type: ignore[attr-defined]
+            parts = task.in_windows(network, ids)  # type: ignore[attr-defined]
+            count = sum(tokens for _, tokens in parts)
         assert count == length - 1
 
 
@@ -99,6 +107,72 @@ def test_two_text_columns_classify(tmp_path: Path) -> None:
     config, _ = fill_config(raw, where)
     assert config.data.source == (1, 2)
     assert config.data.target == 3
+
+
+def test_a_column_of_tags_is_a_source_of_its_own(tmp_path: Path) -> None:
+    task, network = small_task("inflect", tmp_path)
+    assert task.config.task.own == {"2": c.Tokenizer(kind="word", size=2000, separator=";")}
+    letters, tags = task.sources
+    assert isinstance(letters, Text)
+    assert isinstance(tags, Text)
+    corpus = task.encode([Example(("ab", "N;PL;ACC"), "ab")])
+    assert letters.tokenizer.tokens(corpus.sources[0][0]) == ["a", "b", "<eos>"]
+    assert tags.tokenizer.tokens(corpus.sources[1][0]) == ["N", "PL", "ACC", "<eos>"]
+    again = load_task(task.config, tmp_path)
+    rows = Examples(tmp_path / "data" / "dev.jsonl")[:6]
+    assert again.score(network, rows) == task.score(network, rows)
+    assert said_with(task, network, "N;PL") != said_with(task, network, "V;PST")
+
+
+def said_with(task: Task, network: Network, tags: str) -> float:
+    return task.score(network, [Example(("abc", tags), "abc")])[0][0]
+
+
+@pytest.mark.parametrize(
+    ("cells", "separator"),
+    [
+        (["V;PST", "N;PL", "N;SG"] * 10, ";"),
+        (["Case=Nom|Number=Sing", "Case=Acc|Number=Sing"] * 10, "|"),
+        (["deu", "eng"] * 10, ""),
+        (["a house", "two, or three", "no"] * 10, None),
+        ([f"word{i}" for i in range(30)], None),
+        ([f"a{i};b{i}" for i in range(30)], None),
+    ],
+)
+def test_tags_are_told_from_text(cells: list[str], separator: str | None) -> None:
+    assert tag_separator(cells) == separator
+
+
+@pytest.mark.parametrize("kind", SEVERAL)
+def test_a_run_with_two_sources_trains_predicts_and_obeys_the_laws(
+    kind: str, tmp_path: Path
+) -> None:
+    raw, where = gather(corpus(tmp_path, kind), task=SEVERAL[kind])
+    raw |= {"encoder": {"kind": "recurrent", "dim": 16}}
+    if kind == "inflect":
+        raw["decoder"] = {"kind": "recurrent", "dim": 16, "context": "output"}
+    else:
+        raw["task"]["columns"] = {"2": {"kind": "char", "size": 30}}
+    raw["train"] = {"steps": 6, "batch_tokens": 200}
+    config, _ = fill_config(raw, where)
+    run_through(config, tmp_path / "run")
+    run = load(tmp_path / "run")
+    together = run.predict(SOURCES[kind])
+    alone = [run.predict([source])[0] for source in SOURCES[kind]]
+    assert [found.text for found in together] == [found.text for found in alone]
+    assert run.evaluate()["loss"] > 0
+    run.close()
+    assert not [law.name for law in verify(tmp_path / "run") if law.passed is False]
+
+
+def test_a_column_apart_must_be_a_source(tmp_path: Path) -> None:
+    raw, where = gather(corpus(tmp_path, "inflect"), task="translate")
+    raw["task"]["columns"] = {"3": {"kind": "char"}}
+    with pytest.raises(ConfigError, match=r"columns has '3', which is not among data.source"):
+        fill_config(raw, where)
+    raw["task"]["columns"] = {"2": {"kind": "chars"}}
+    with pytest.raises(ConfigError, match=r"task.columns.2.kind: no choice 'chars'"):
+        fill_config(raw, where)
 
 
 def test_a_source_with_several_targets_may_be_given_any(tmp_path: Path) -> None:

@@ -195,7 +195,7 @@ def test_punctuation_is_cut_off_and_vowel_signs_are_not(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("text", ["x", " x", "ab", "x" * 3000, "a b c d e f g", "\0", "🐈", "a\0b"])
+@pytest.mark.parametrize("text", ["x", " x", "ab", "x" * 500, "a b c d e f g", "\0", "🐈", "a\0b"])
 def test_a_tiny_corpus_is_enough(kind: str, text: str) -> None:
     for size in (262, 8000):
         tokenizer = trained(kind, [text], size=size)
@@ -308,6 +308,69 @@ def test_a_damaged_file_is_a_checkpoint_error(tmp_path: Path) -> None:
             Tokenizer.load(path)
     with pytest.raises(CheckpointError, match=r"none\.json"):
         Tokenizer.load(tmp_path / "none.json")
+
+
+DOUBLED = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}
+STRANGE_PARTS: list[tuple[str, str, object]] = [  # the kind, the part, and what a stranger wrote
+    *(("bpe", part, {"type": "Sequence"}) for part in ("pre_tokenizer", "decoder")),
+    ("bpe", "normalizer", {"type": "Sequence", "normalizers": [DOUBLED] * 34}),
+    ("bpe", "post_processor", {"type": "TemplateProcessing", "ids": [999999]}),
+    ("bpe", "padding", {"strategy": {"Fixed": 3_000_000_000}, "pad_id": 0}),
+    ("bpe", "truncation", {"max_length": 1}),
+    ("bpe", "added_tokens", [{"id": 7, "content": "x"}]),
+    ("bpe", "model.dropout", 0.5),
+    ("bpe", "model.type", "WordPiece"),
+    ("bpe", "model.byte_fallback", True),
+    ("bpe", "model.unk_token", "x"),
+    ("bpe", "model.merges", [["q", "q"]]),
+    ("word", "model.vocab", {"a": 2**70}),
+    ("word", "model.vocab", {"a": True}),
+    ("word", "model.unk_token", "x"),
+    ("unigram", "model.unk_id", 999999),
+    ("unigram", "model.vocab", [["a", float("nan")]]),
+    ("unigram", "model.vocab", [["a", 1e308]]),
+]
+
+
+@pytest.mark.parametrize(("kind", "part", "value"), STRANGE_PARTS)
+def test_a_part_that_is_not_ours_is_named_and_refused(
+    kind: str, part: str, value: object, tmp_path: Path
+) -> None:
+    path = tmp_path / "tokenizer.json"
+    TRAINED[kind].save(path)
+    content = json.loads(path.read_text(encoding="utf-8"))
+    *tables, last = part.split(".")
+    (content["tokenizer"][tables[0]] if tables else content["tokenizer"])[last] = value
+    path.write_text(json.dumps(content), encoding="utf-8")
+    with pytest.raises(CheckpointError, match=rf"tokenizer\.{'.'.join([*tables, last])}\b"):
+        Tokenizer.load(path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "piece"), [("word", "x" * 513), ("unigram", "x" * 513), ("bytes", "日")]
+)
+def test_a_piece_that_cannot_be_is_refused(kind: str, piece: str, tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    TRAINED[kind].save(path)
+    content = json.loads(path.read_text(encoding="utf-8"))
+    vocab = content["tokenizer"]["model"]["vocab"]
+    if kind == "unigram":
+        vocab.append([piece, -1.0])
+    else:
+        vocab[piece] = len(vocab)
+    path.write_text(json.dumps(content), encoding="utf-8")
+    with pytest.raises(CheckpointError, match="a piece "):
+        Tokenizer.load(path)
+
+
+def test_what_is_too_large_to_be_loaded_is_not_learned(tmp_path: Path) -> None:
+    tokenizer = trained("word", [f"{'y' * 513} ab"])
+    assert tokenizer.encode(["ab " + "y" * 513])[0][1] == tokenizer.specials.unk
+    long = trained("bpe", ["z" * 5000] * 3)
+    assert max(map(len, long.tokens(range(len(long))))) <= 512
+    for one in (tokenizer, long):
+        one.save(tmp_path / "a.json")
+        assert len(Tokenizer.load(tmp_path / "a.json")) == len(one)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

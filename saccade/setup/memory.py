@@ -1,0 +1,53 @@
+"""Examples from memory, kept in the run that learns from them: it stays enough by itself."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from saccade import config as c
+from saccade.config.schema import Strict
+from saccade.config.toml import validate
+from saccade.data.layout import detect_layout
+from saccade.data.lines import Example
+from saccade.data.memory import Memory
+from saccade.data.sources import examples
+from saccade.errors import ConfigError
+
+
+class _Table(Strict):
+    data: c.Data = c.Data()
+
+
+def keep_examples(
+    raw: dict[str, Any], where: str, folder: Path, train: Memory, dev: Memory | None
+) -> dict[str, Any]:
+    """Write the examples as JSON lines into a folder; the settings that name these files."""
+    task, table = raw.get("task", {}), raw.get("data", {})
+    kind = task.get("kind") if isinstance(task, dict) else None
+    if kind is not None and kind not in c.TASKS:
+        raise ConfigError(f"{where}: no task {kind!r}; choose one of {', '.join(c.TASKS)}")
+    data = validate(_Table, {"data": table}, where).data
+    layout = detect_layout(train, data, kind)
+    data = layout.fill(data)
+    columns = {key: value for key, value in layout.settings.items() if value is not None}
+    files = {}
+    folder.mkdir(exist_ok=True)
+    for name, rows in (("train", train), ("dev", dev)):
+        if rows is None:
+            continue
+        path = folder / f"{name}.jsonl"
+        with path.open("w", encoding="utf-8", newline="\n") as file:
+            for row in examples(rows, data, layout.task):
+                file.write(json.dumps(_record(row, data), ensure_ascii=False) + "\n")
+        files[name] = [str(path)]
+    return raw | {"task": task | {"kind": layout.task}, "data": table | columns | files}
+
+
+def _record(row: Example, data: c.Data) -> dict[str, Any]:
+    """The columns of an example, by their name or number."""
+    if isinstance(row.target, tuple):
+        return {str(data.source[0]): row.source, str(data.target): row.target}
+    record: dict[str, Any] = dict(zip(map(str, data.source), row.source, strict=True))
+    if row.target is not None:
+        record[str(data.target)] = row.references if row.others else row.target
+    return record

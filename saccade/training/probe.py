@@ -1,0 +1,99 @@
+"""What is fastest here: by how many processes a step is shared, and in which number format.
+
+Before a run of some minutes on a CPU, a few of its batches are tried each way. What was chosen is
+written into the run, and a resumed run keeps to it.
+"""
+
+from itertools import product
+from statistics import median
+from typing import NamedTuple
+
+import torch
+
+from saccade.data.batches import Batch
+from saccade.distributed.ranks import Ranks, possible
+from saccade.engines.processes import cores
+from saccade.training.gradients import Gradients
+from saccade.training.preflight import expected, time_of
+from saccade.training.stop import Stop
+from saccade.training.trainer import Trainer
+
+LONG_ENOUGH_SECONDS = 120.0  # of training, which are worth a probe
+MOST_STEP_SECONDS = 1.0  # that a step usually takes: a run of few steps is not even tried
+BATCHES = 3  # that are tried each way
+GAIN = 1.05  # below it, one process and single precision are kept
+# For each weight, in nanoseconds of one core: an update, and an exchange of gradients.
+UPDATE, EXCHANGE = 4.0, 3.0
+BUSY = 1.1  # a core is slower while the others work, too
+
+
+class Way(NamedTuple):
+    """A way to compute a step."""
+
+    precision: str
+    processes: int
+
+    def __str__(self) -> str:
+        return f"{self.precision}, {'one process' if self.processes == 1 else self.processes}"
+
+
+PLAIN = Way("fp32", 1)
+
+
+class OneOf(Ranks):
+    """The first of several ranks, without the others."""
+
+    def __init__(self, size: int):
+        self.size = size
+
+
+def fastest(trainer: Trainer, batches: list[Batch], epoch: int, stop: Stop) -> dict[Way, float]:
+    """The seconds of a step for every way that is open, the fastest first; none to choose: none.
+
+    `batches` are some of an epoch of so many.
+    """
+    config = trainer.config
+    pairs = product(precisions(config.precision), processes(config.processes))
+    ways = [Way(precision, number) for precision, number in pairs]
+    short = expected(trainer, epoch, MOST_STEP_SECONDS) < LONG_ENOUGH_SECONDS
+    if trainer.device.type != "cpu" or len(ways) < 2 or short:
+        return {}
+    single = seconds(trainer, PLAIN, batches, stop)
+    if expected(trainer, epoch, single) < LONG_ENOUGH_SECONDS:
+        return {}
+    found = {way: seconds(trainer, way, batches, stop) for way in ways}
+    if PLAIN in found:
+        found[PLAIN] = min(found[PLAIN], single) / GAIN
+    return dict(sorted(found.items(), key=lambda pair: pair[1]))
+
+
+def precisions(wanted: str) -> list[str]:
+    """The number formats that are open: single precision, unless the user wants another."""
+    return ["fp32"] if wanted == "auto" else [wanted]
+
+
+def processes(wanted: int) -> list[int]:
+    """The numbers of processes that are open."""
+    if wanted:
+        return [wanted]
+    return [1, cores()] if cores() > 1 and possible() else [1]
+
+
+def seconds(trainer: Trainer, way: Way, batches: list[Batch], stop: Stop) -> float:
+    """How long a step takes this way, with its update; the weights stay as they are."""
+    threads, gradients = torch.get_num_threads(), trainer.gradients
+    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[way.precision]
+    weights = 1e-9 * sum(p.numel() for p in trainer.parameters)
+    seed = trainer.task.config.seed
+    trainer.gradients = Gradients(trainer.network, trainer.device, dtype, trainer.scaler, seed)
+    trainer.gradients.ranks = OneOf(way.processes)
+    torch.set_num_threads(threads if way.processes == 1 else 1)
+    try:
+        time_of(trainer, batches[0], stop)  # the first of all is slower
+        step = median(time_of(trainer, batch, stop) for batch in batches)
+    finally:
+        trainer.gradients = gradients
+        torch.set_num_threads(threads)
+    if way.processes == 1:
+        return step + weights * UPDATE / threads
+    return BUSY * step + weights * (UPDATE + EXCHANGE)

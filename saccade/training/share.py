@@ -1,0 +1,80 @@
+"""A step shared by several processes of one machine: started here, and led from here.
+
+    python -m saccade.training.share RUN CHECKPOINT RANK SIZE CONNECTION FILE
+
+is one of the others: it opens the run, stands where the checkpoint stood (an empty name is the
+beginning), and does as the leader says.
+"""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from saccade.data.batches import Loader
+from saccade.distributed.ranks import Follower, Leader, Ranks, end_with_parent
+from saccade.runs.folder import read_config
+from saccade.runs.machine import tune_malloc
+from saccade.setup.prepare import reopen
+from saccade.training.saving import stand
+from saccade.training.trainer import Trainer
+
+
+@contextmanager
+def shared(trainer: Trainer, checkpoint: Path | None) -> Iterator[None]:
+    """Inside, as many processes as the configuration says share the steps of a trainer."""
+    size = trainer.config.processes
+    if size < 2:
+        yield
+        return
+    command = [sys.executable, "-m", __name__, str(trainer.folder), str(checkpoint or "")]
+    threads = torch.get_num_threads()
+    leader = Leader(size, trainer.parameters, command)
+    try:
+        leader.ready()
+        torch.set_num_threads(1)
+        trainer.ranks = leader
+        yield
+    finally:
+        trainer.ranks = Ranks()
+        torch.set_num_threads(threads)
+        leader.close()
+
+
+def follow(trainer: Trainer, loader: Loader, ranks: Follower) -> None:
+    """Do what the leader says until it has gone."""
+    trainer.ranks = ranks
+    for what, argument in ranks.orders():
+        if what == "step":
+            batches = loader.take(argument.epoch, argument.batch, argument.batches)
+            trainer.follow(argument, batches)
+        else:
+            stand(trainer, Path(argument) if argument else None)
+
+
+def main() -> None:
+    folder, checkpoint, *numbers = sys.argv[1:]
+    rank, size, connection, file = map(int, numbers)
+    end_with_parent()
+    torch.set_num_threads(1)
+    tune_malloc()
+    ready = reopen(read_config(Path(folder)), Path(folder))
+    network = ready.task.build()
+    trainer = Trainer(ready.task, network, Path(folder))
+    if checkpoint:
+        stand(trainer, Path(checkpoint))
+    ranks = Follower(rank, size, connection, file, trainer.parameters)
+    loader = Loader(partial(ready.task.epoch, ready.train), max(1, trainer.config.workers))
+    try:
+        follow(trainer, loader, ranks)
+    except (EOFError, OSError):  # the leader has gone in the middle of a step
+        sys.exit(1)
+    finally:
+        loader.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+"""Means are means: of a word's pieces, and of several sources; and each source has its mark."""
+
+import torch
+from torch import nn
+
+from saccade.models.encoders import Encoder, LateFusion
+from saccade.models.heads import word_means
+from saccade.nn.padded import Memory, end_to_end
+from tests.architectures import network, source_batch
+
+
+def test_a_word_is_the_mean_of_its_pieces() -> None:
+    values = torch.randn(2, 6, 4)
+    words = torch.tensor([[0, 0, 0, 1, 2, 2], [0, 1, 1, -1, -1, -1]])
+    means = word_means(values, words)
+    assert torch.allclose(means[0, 0], values[0, :3].mean(0), atol=1e-6)
+    assert torch.allclose(means[0, 1], values[0, 3], atol=1e-6)
+    assert torch.allclose(means[0, 2], values[0, 4:].mean(0), atol=1e-6)
+    assert torch.allclose(means[1, 0], values[1, 0], atol=1e-6)
+    assert torch.allclose(means[1, 1], values[1, 1:3].mean(0), atol=1e-6)
+    assert torch.equal(means[1, 2], torch.zeros(4))  # it has no third word
+
+
+def test_several_memories_have_the_mean_of_their_summaries() -> None:
+    one, two, three = (Memory(torch.randn(2, n, 4), None, torch.randn(2, 4)) for n in (3, 1, 5))
+    both = end_to_end([one, two, three])
+    assert torch.equal(both.values, torch.cat([one.values, two.values, three.values], 1))
+    assert torch.allclose(both.summary, (one.summary + two.summary + three.summary) / 3)
+    assert both.keep is None
+    padded = Memory(one.values, torch.tensor([[True, True, False], [True] * 3]), one.summary)
+    assert end_to_end([padded, two]).keep.tolist() == [  # type: ignore[union-attr]
+        [True, True, False, True],
+        [True, True, True, True],
+    ]
+    assert end_to_end([one]) is one
+
+
+def test_every_source_has_a_mark_of_its_own() -> None:
+    """Two columns that say the same, read by the same encoder, are still told apart."""
+    net = network("translate", "transformer", "transformer")
+    encoder = net.encoder  # type: ignore[union-attr]
+    assert isinstance(encoder, Encoder)
+    both = LateFusion([encoder, encoder])
+    nn.init.normal_(both.marks.weight)
+    source = source_batch((5, 5))
+    with torch.inference_mode():
+        memory, alone = both(source, source), encoder(source)
+        first, second = memory.values.split(5, 1)
+    assert torch.allclose(first, alone.values + both.marks.weight[0], atol=1e-6)
+    assert torch.allclose(second, alone.values + both.marks.weight[1], atol=1e-6)
