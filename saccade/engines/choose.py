@@ -138,7 +138,7 @@ def why_not_served(request: Request) -> str:
 
 def _workers(decode: c.Decode | c.Exact) -> int:
     """The processes or threads asked for, of which more than a few for each core gain nothing."""
-    return min(decode.workers, MAX_WORKERS_PER_CORE * cores())
+    return min(decode.workers, MAX_WORKERS_PER_CORE * cores()) if decode.workers else 0
 
 
 def _on_cpu(models: Sequence[torch.nn.Module]) -> bool:

@@ -10,7 +10,7 @@ data/              the tokenised corpus
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice, repeat
@@ -66,6 +66,7 @@ class Run:
         self.config = config
         self.task = task
         self.network = network
+        self._fits: object = None  # the last search that was found to fit into memory
         self.engines = Engines(task, network, partial(vetted_export, task, folder))
 
     def __repr__(self) -> str:
@@ -146,7 +147,7 @@ class Run:
     ) -> Request:
         """What is wanted of predictions, checked: the run's own settings and these."""
         wanted = dict(settings or {}) | ({} if width is None else {"width": width})
-        own = own_decode(self.config.decode, self.folder, wanted)
+        own = self._own_decode(wanted)
         decode = c.change_decode(own, wanted) if wanted else own
         if nbest < 1:
             raise ConfigError(f"nbest = {nbest}: must be at least 1")
@@ -176,10 +177,19 @@ class Run:
         members = tuple(Member(other.task, other.network) for other in others)
         return self._request(Request(decode, nbest, scored, details, members))
 
+    def _own_decode(self, chosen: Container[str]) -> c.Decode:
+        """The run's own settings of a search, with what they name; `chosen` are the user's keys."""
+        decode = self.config.decode
+        if not decode.only and not decode.model:
+            return decode
+        return own_decode(decode, self.folder, chosen)
+
     def _request(self, request: Request) -> Request:
         """A request of a search with the language model and the list of outputs that it names."""
         assert isinstance(self.task, GeneratingTask)
-        require_search_memory(self.task, request, device_of(self.network))
+        if (size := (request.decode, request.nbest)) != self._fits:
+            require_search_memory(self.task, request, device_of(self.network))
+            self._fits = size
         if request.decode.model:
             device = cast(Device, device_of(self.network).type)
             model = load(request.decode.model, device)
@@ -280,7 +290,7 @@ class Run:
         if not isinstance(self.task, GeneratingTask) or not isinstance(self.network, Generator):
             raise ConfigError(f"the task '{self.config.task.kind}' does not search")
         changes = dict(settings or {}) | {"budget": budget, "order": order}
-        own = own_decode(self.config.decode, self.folder, changes)
+        own = self._own_decode(changes)
         request = self._request(Request(c.exact_decode(own, changes)))
         yield from compare(self.task, self.network, list(self._examples(data)), request)
 

@@ -107,6 +107,7 @@ class GeneratingTask(Task):
         super().__init__(config, sources, target)
         self.readers = sources
         self.output = target.tokenizer
+        self.early = config.task.early
         self.source_positions = positions_of(config.encoder)
         self.target_positions = positions_of(config.decoder)
 
@@ -131,7 +132,7 @@ class GeneratingTask(Task):
 
     def positions_left(self, reading: Reading) -> int:
         """For how many tokens there are positions after this; below 0: it is too long."""
-        longest = length_of(reading) if self.config.task.early else max(map(len, reading))
+        longest = length_of(reading) if self.early else max(map(len, reading))
         return -1 if longest > self.source_positions else self.target_positions - 1
 
     def limit(self, reading: Reading, decode: c.Limits) -> int:

@@ -129,13 +129,13 @@ class Gradients:
 
     def slices(self, batch: Batch, carry: Any) -> Iterator[tuple[Batch, Any]]:
         """This rank's rows on the device, at once or in slices, each with what it carries on."""
-        cuts = self.cuts(batch)
-        if len(cuts) == 1 and cuts[0].last - cuts[0].first == batch.count:
-            self.trying = batch, len(batch.target.values)
+        fits = self.too_large is None or batch.count * batch.width < self.too_large
+        if fits and self.ranks.size == 1:
+            self.trying = batch, batch.count
             yield batch.to(self.device), carry
             return
         before = random_state(self.device)
-        for cut in cuts:
+        for cut in self.cuts(batch):
             rows = torch.arange(cut.first, cut.last)
             self.trying = batch, len(rows)
             set_random_state(before, self.device)

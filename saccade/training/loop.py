@@ -112,7 +112,7 @@ def steps(
                 too_large = trainer.gradients.too_large
                 yield Noticed(f"step {at.step:,}: out of memory; batches like it are now cut")
             at.index += len(batches)
-            at.seconds = budget.seconds()
+            at.seconds = perf_counter() - budget.began
             epoch_ends, done = at.index >= size, progress(trainer, size, budget)
             meter.add(result)
             rise.add(result)
@@ -122,9 +122,9 @@ def steps(
                 at.epoch, at.index, trainer.carry = at.epoch + 1, 0, None
             every = config.evaluate_every
             evaluation_due = done >= 1.0 or (at.step % every == 0 if every else epoch_ends)
-            allowed = done >= 1.0 or budget.allows_another()
-            at.pending = evaluation_due and bool(examples) and allowed
-            if evaluation_due and not allowed and not told:
+            skipped = evaluation_due and done < 1.0 and not budget.allows_another()
+            at.pending = evaluation_due and bool(examples) and not skipped
+            if skipped and not told:
                 told = True
                 yield Noticed(
                     f"step {at.step:,}: evaluations take more than a quarter of the time: some "
@@ -261,7 +261,7 @@ def progress(trainer: Trainer, size: int, budget: Budget) -> float:
     return max(
         at.step / config.steps if config.steps else 0.0,
         done / config.epochs if config.epochs else 0.0,
-        budget.progress(at.seconds),
+        budget.progress(at.seconds) if config.minutes else 0.0,
     )
 
 

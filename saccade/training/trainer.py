@@ -99,7 +99,8 @@ class Trainer:
         rate = rate_at(self.config, at.step + 1, progress, at.plateau) * at.rate_scale
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        self.ranks.order("step", Order.of(self, len(batches), progress))
+        if (ranks := self.gradients.ranks).size > 1:
+            ranks.order("step", Order.of(self, len(batches), progress))
         if not self.network.training:
             self.network.train()
         with stop.unchanged(lambda: saving.save(self, due=False)):
