@@ -17,6 +17,8 @@ import torch  # noqa: E402
 settings.register_profile("saccade", derandomize=True, deadline=None, max_examples=50)
 settings.load_profile("saccade")
 
+torch.set_num_threads(1)  # for fixtures of modules, too, which are made before those below
+
 DATA = Path(os.environ.get("SACCADE_DATA", Path(__file__).parents[2] / "shared" / "data"))
 
 
