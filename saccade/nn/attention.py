@@ -276,11 +276,19 @@ def additive_mask(keep: Bool[Tensor, "B S"] | None, dtype: torch.dtype) -> Tenso
 
 
 def masked_softmax(scores: Float[Tensor, "B H T S"], mask: Tensor) -> Float[Tensor, "B H T S"]:
-    """softmax(scores + mask); as in the fused kernel, zeros where the mask leaves no position."""
+    """softmax(scores + mask); as in the fused kernel, zeros where the mask leaves no position.
+
+    The scores are overwritten.
+    """
     blind = (mask == -inf).all(-1, keepdim=True)
     if scores.device.type == "cpu" and not blind.any():
-        return (scores + mask).softmax(-1)
+        return scores.add_(mask).softmax(-1)  # products need nothing of their result
     return (scores + mask.masked_fill(blind, 0.0)).softmax(-1).masked_fill(blind, 0.0)
+
+
+def triangle(T: int, S: int, like: Tensor) -> Float[Tensor, "T S"]:
+    """What to add to the scores of the last T of S positions so that none sees a later one."""
+    return torch.full((T, S), -inf, dtype=like.dtype, device=like.device).triu(S - T + 1)
 
 
 MIN_KEYS_FOR_TWO_PRODUCTS = 16  # with one query a row, on a CPU: then they beat the fused kernel
@@ -303,19 +311,21 @@ def multi_head(
     rate = module.dropout if module.training else 0.0
     plain = causal and T == S and mask is None  # the kernel's own triangle
     if causal and T > 1 and not plain:  # a later chunk, which sees all that came before it
-        triangle = torch.ones(T, S, dtype=torch.bool, device=query.device).tril(S - T)
-        later = torch.zeros_like(triangle, dtype=query.dtype).masked_fill_(~triangle, -inf)
+        later = triangle(T, S, query)
         mask = later if mask is None else mask + later
-    single = T == 1 and S >= MIN_KEYS_FOR_TWO_PRODUCTS
-    single = single and query.device.type == "cpu" and not torch.is_grad_enabled()
-    if not rate and not single and not is_watched(module):
+    if torch.is_grad_enabled():
+        # In half precision the kernel's backward pass takes ten times as long as products do
+        # (torch 2.13, heads of 32, 14 keys), and twice as long for 256 keys.
+        products = query.dtype != torch.float32
+    else:
+        products = T == 1 and S >= MIN_KEYS_FOR_TWO_PRODUCTS
+    products = products and query.device.type == "cpu"
+    if not rate and not products and not is_watched(module):
         return F.scaled_dot_product_attention(query, key, value, mask, is_causal=plain and T > 1)
 
-    # The same by hand: to be seen or dropped, and for one query a row, where it is faster.
+    # The same by hand: to be seen or dropped, and on a CPU where two products are faster.
     scores = (query / sqrt(query.size(-1))) @ key.mT
-    if plain:
-        ahead = torch.ones(T, S, dtype=torch.bool, device=query.device).triu(1)
-        scores = scores.masked_fill(ahead, -inf)
+    mask = triangle(T, S, query) if plain else mask
     weights = scores.softmax(-1) if mask is None else masked_softmax(scores, mask)
     if is_watched(module):
         each = torch.stack(weights.chunk((rows or len(weights)) // len(weights), 2), 1)
