@@ -123,6 +123,11 @@ def choose_precision(train: c.Train, device: torch.device) -> torch.dtype:
             return torch.bfloat16 if fast else torch.float32
 
 
+def has_half_products() -> bool:
+    """Whether the processor multiplies in bf16 faster than in fp32 (AVX512-BF16, AMX)."""
+    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+
+
 def out_of_memory(error: BaseException) -> bool:
     """Whether an allocator has failed; on a CPU torch raises a plain RuntimeError."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):

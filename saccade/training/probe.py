@@ -13,6 +13,7 @@ import torch
 from saccade.data.batches import Batch
 from saccade.distributed.ranks import Ranks, possible
 from saccade.engines.processes import cores
+from saccade.runs.machine import has_half_products
 from saccade.training.gradients import Gradients
 from saccade.training.preflight import expected, time_of
 from saccade.training.stop import Stop
@@ -21,7 +22,8 @@ from saccade.training.trainer import Trainer
 LONG_ENOUGH_SECONDS = 120.0  # of training, which are worth a probe
 MOST_STEP_SECONDS = 1.0  # that a step usually takes: a run of few steps is not even tried
 BATCHES = 3  # that are tried each way
-GAIN = 1.05  # below it, one process and single precision are kept
+# What a way has to gain to be worth it: several processes, and numbers of 8 bits of precision.
+PROCESSES_GAIN, HALF_GAIN = 1.05, 1.15
 # For each weight, in nanoseconds of one core: an update, and an exchange of gradients.
 UPDATE, EXCHANGE = 4.0, 3.0
 BUSY = 1.1  # a core is slower while the others work, too
@@ -48,7 +50,7 @@ class OneOf(Ranks):
 
 
 def fastest(trainer: Trainer, batches: list[Batch], epoch: int, stop: Stop) -> dict[Way, float]:
-    """The seconds of a step for every way that is open, the fastest first; none to choose: none.
+    """The seconds of a step for every way that is open, the best first; none to choose: none.
 
     `batches` are some of an epoch of so many.
     """
@@ -63,13 +65,21 @@ def fastest(trainer: Trainer, batches: list[Batch], epoch: int, stop: Stop) -> d
         return {}
     found = {way: seconds(trainer, way, batches, stop) for way in ways}
     if PLAIN in found:
-        found[PLAIN] = min(found[PLAIN], single) / GAIN
-    return dict(sorted(found.items(), key=lambda pair: pair[1]))
+        found[PLAIN] = min(found[PLAIN], single)
+    return dict(sorted(found.items(), key=lambda pair: cost(*pair)))
+
+
+def cost(way: Way, seconds: float) -> float:
+    """The seconds of a step, and what a way costs beside them."""
+    half = HALF_GAIN if way.precision != "fp32" else 1.0
+    return seconds * half * (PROCESSES_GAIN if way.processes > 1 else 1.0)
 
 
 def precisions(wanted: str) -> list[str]:
-    """The number formats that are open: single precision, unless the user wants another."""
-    return ["fp32"] if wanted == "auto" else [wanted]
+    """The number formats that are open: the user's, or those that the processor is made for."""
+    if wanted != "auto":
+        return [wanted]
+    return ["fp32", "bf16"] if has_half_products() else ["fp32"]
 
 
 def processes(wanted: int) -> list[int]:

@@ -12,19 +12,33 @@ from saccade.training.trainer import Trainer
 from tests.helpers import settings
 
 
-@pytest.mark.parametrize(("steps", "tried"), [(10**9, True), (12, False)])
+ALONE = {probe.Way("fp32", 1), probe.Way("fp32", 2)}
+WITH_HALF = ALONE | {probe.Way("bf16", 1), probe.Way("bf16", 2)}
+
+
+@pytest.mark.parametrize(
+    ("steps", "half", "ways"),
+    [(10**9, True, WITH_HALF), (10**9, False, ALONE), (12, True, set())],
+    ids=["long", "long, without fast half precision", "short"],
+)
 def test_only_a_long_run_is_probed(
-    steps: int, tried: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    steps: int,
+    half: bool,
+    ways: set[probe.Way],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(probe, "cores", lambda: 2)
+    monkeypatch.setattr(probe, "has_half_products", lambda: half)
     ready = prepare(settings("lstm", tmp_path, steps=steps, processes=0), tmp_path)
     trainer = Trainer(ready.task, ready.task.build(), tmp_path)
     before = [p.detach().clone() for p in trainer.parameters]
     threads, gradients = torch.get_num_threads(), trainer.gradients
     batches = ready.task.epoch(ready.train, 0)
     found = probe.fastest(trainer, [batches[0], batches[1]], len(batches), Stop())
-    assert set(found) == ({probe.Way("fp32", 1), probe.Way("fp32", 2)} if tried else set())
-    assert list(found.values()) == sorted(found.values())
+    assert set(found) == ways
+    costs = [probe.cost(*pair) for pair in found.items()]
+    assert costs == sorted(costs)
     assert all(map(torch.equal, before, trainer.parameters))
     assert all(p.grad is None for p in trainer.parameters)
     assert torch.get_num_threads() == threads
@@ -32,8 +46,15 @@ def test_only_a_long_run_is_probed(
     assert trainer.gradients.ranks.size == 1
 
 
+def test_a_way_that_gains_little_is_not_taken() -> None:
+    plain, both, half = probe.Way("fp32", 1), probe.Way("fp32", 2), probe.Way("bf16", 1)
+    assert probe.cost(both, 0.97) > probe.cost(plain, 1.0) > probe.cost(both, 0.9)
+    assert probe.cost(half, 0.9) > probe.cost(plain, 1.0) > probe.cost(half, 0.8)
+
+
 def test_what_the_user_has_chosen_is_not_probed(tmp_path: Path) -> None:
-    ready = prepare(settings("lstm", tmp_path, steps=10**9, processes=1), tmp_path)
+    chosen = {"processes": 1, "precision": "fp32"}
+    ready = prepare(settings("lstm", tmp_path, steps=10**9, **chosen), tmp_path)
     trainer = Trainer(ready.task, ready.task.build(), tmp_path)
     batches = ready.task.epoch(ready.train, 0)
     assert probe.fastest(trainer, [batches[0]], len(batches), Stop()) == {}
