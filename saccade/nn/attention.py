@@ -286,9 +286,11 @@ def masked_softmax(scores: Float[Tensor, "B H T S"], mask: Tensor) -> Float[Tens
     return (scores + mask.masked_fill(blind, 0.0)).softmax(-1).masked_fill(blind, 0.0)
 
 
-def triangle(T: int, S: int, like: Tensor) -> Float[Tensor, "T S"]:
-    """What to add to the scores of the last T of S positions so that none sees a later one."""
-    return torch.full((T, S), -inf, dtype=like.dtype, device=like.device).triu(S - T + 1)
+def triangle(queries: int, keys: int, like: Tensor) -> Float[Tensor, "T S"]:
+    """What to add to the scores of the last positions so that none sees a later one."""
+    return torch.full((queries, keys), -inf, dtype=like.dtype, device=like.device).triu(
+        keys - queries + 1
+    )
 
 
 MIN_KEYS_FOR_TWO_PRODUCTS = 16  # with one query a row, on a CPU: then they beat the fused kernel

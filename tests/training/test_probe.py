@@ -11,7 +11,6 @@ from saccade.training.stop import Stop
 from saccade.training.trainer import Trainer
 from tests.helpers import settings
 
-
 ALONE = {probe.Way("fp32", 1), probe.Way("fp32", 2)}
 WITH_HALF = ALONE | {probe.Way("bf16", 1), probe.Way("bf16", 2)}
 
