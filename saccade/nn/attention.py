@@ -288,9 +288,8 @@ def masked_softmax(scores: Float[Tensor, "B H T S"], mask: Tensor) -> Float[Tens
 
 def triangle(queries: int, keys: int, like: Tensor) -> Float[Tensor, "T S"]:
     """What to add to the scores of the last positions so that none sees a later one."""
-    return torch.full((queries, keys), -inf, dtype=like.dtype, device=like.device).triu(
-        keys - queries + 1
-    )
+    blocked = torch.full((queries, keys), -inf, dtype=like.dtype, device=like.device)
+    return blocked.triu(keys - queries + 1)
 
 
 MIN_KEYS_FOR_TWO_PRODUCTS = 16  # with one query a row, on a CPU: then they beat the fused kernel

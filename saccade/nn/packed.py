@@ -163,4 +163,5 @@ def _replaced(network: nn.Module, linear: Packing) -> nn.Module:
                 continue
             if child.out_features >= ROW_MULTIPLE:  # else nothing is won
                 others[id(child)] = linear(child)
-    return copy.deepcopy(network, others).cpu().eval()
+    kept = {id(p): p for p in network.parameters()}  # shared, where they are not packed
+    return copy.deepcopy(network, others | kept).cpu().eval()

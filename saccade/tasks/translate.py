@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -13,6 +13,8 @@ from saccade.data.fields import TargetText, Text
 from saccade.data.lines import Example
 from saccade.metrics import text as metrics
 from saccade.models.networks import Generator
+from saccade.nn.packed import packed
+from saccade.nn.watch import watched
 from saccade.tasks.generate import GeneratingTask, hypotheses_of
 from saccade.tasks.task import (
     Evaluation,
@@ -26,6 +28,7 @@ from saccade.tasks.task import (
 )
 from saccade.text.tokenizers import Counts, Tokenizer
 
+MIN_EXAMPLES_TO_PACK = 32  # searched for at once, for which packed weights are worth their making
 EVALUATED_AT_ONCE = 512  # hypotheses about queries that are answered between two words of progress
 
 
@@ -73,10 +76,12 @@ class Translate(GeneratingTask):
             greedy = {"width": 1, "groups": 1} if isinstance(decode, c.Beam) else {}
             decode = decode.model_copy(update=greedy | {"risk": "off"})
         request = Request(decode)
+        many = len(examples) >= MIN_EXAMPLES_TO_PACK
+        searching: Any = packed(network) if many and not watched(network) else network
 
         def answer(queries: Iterable[Query]) -> Iterator[Prediction]:
             for some in chunks(queries, max(1, EVALUATED_AT_ONCE // hypotheses_of(request))):
-                yield from self.predict(network, some, request)
+                yield from self.predict(searching, some, request)
 
         return (yield from self.evaluate_answers(network, corpus, examples, answer))
 
