@@ -343,7 +343,9 @@ class Train(Strict):
     average_of: Literal["last", "best"] = "last"
 
     evaluate_every: Positive | None = None  # steps; None is every epoch
-    evaluate_max: Positive = 2000  # dev examples looked at while training; the end looks at all
+    # dev examples looked at while training; None is 2000, or fewer if that takes too much of the
+    # time; the end looks at all
+    evaluate_max: Positive | None = None
     save_every: Positive | None = None  # steps; None is at every evaluation
     keep: Positive = 2  # checkpoints
     workers: Annotated[int, Field(ge=0, le=64)] = 0  # threads that make batches ahead of time

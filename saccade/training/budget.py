@@ -1,7 +1,8 @@
 """Time: a run with `train.minutes` keeps to them, with all its evaluations.
 
 An evaluation measures as many dev examples as there is time for, and is left out if there is none.
-Without `train.minutes` nothing here depends on the clock.
+Without `train.minutes` one thing depends on the clock: how many dev examples an evaluation looks at,
+if the user does not say. It is decided once, after the first, and kept when a run is resumed.
 """
 
 from collections.abc import Callable, Generator
@@ -14,8 +15,9 @@ from saccade import config as c
 from saccade.tasks.task import Evaluation, advance
 
 PROGRESS_SECONDS = 0.25  # between two reports of an evaluation
-EVALUATION_SHARE = 0.05  # of the budget, that one evaluation on the way may take
-EVALUATIONS_SHARE = 0.25  # of the time so far, that all of them may take
+EVALUATION_SHARE = 0.03  # of the budget, that one evaluation on the way may take
+EVALUATIONS_SHARE = 0.1  # of the time so far, that all of them may take
+USUAL_EXAMPLES, MIN_EXAMPLES = 2000, 200  # of the dev set, in an evaluation without a budget
 LAST_SHARE = 0.1  # of the budget, that is kept for what comes after the last step
 LAST_SECONDS = 3.0  # that the last evaluation has in any case
 FIRST_EXAMPLES = 4  # whose time is measured before more are tried
@@ -113,6 +115,17 @@ class Budget:
                 break
             size = min(most, GROWTH * size, fitting)
         return measured
+
+
+def affordable(examples: int, evaluating: float, training: float) -> int:
+    """How many dev examples an evaluation may look at to take a tenth of the time at most.
+
+    So many took `evaluating` seconds, and the steps before them took `training` seconds.
+    """
+    allowed = training * EVALUATIONS_SHARE / (1 - EVALUATIONS_SHARE)
+    if evaluating <= allowed:
+        return examples
+    return min(examples, max(MIN_EXAMPLES, int(examples * allowed / evaluating)))
 
 
 Measuring = Generator[float, None, Measured | None]

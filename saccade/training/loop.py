@@ -23,7 +23,7 @@ from saccade.runs.failures import within_memory, writing
 from saccade.setup.prepare import whereabouts
 from saccade.tasks.task import Evaluation
 from saccade.training import saving
-from saccade.training.budget import Budget, reported
+from saccade.training.budget import USUAL_EXAMPLES, Budget, affordable, reported
 from saccade.training.events import (
     Evaluated,
     Evaluating,
@@ -83,7 +83,8 @@ def steps(
     """Step after step, with evaluations and checkpoints where they are due; returns the Ending."""
     config = trainer.config
     meter, rise = Meter(trainer), Rise(trainer)
-    saved, too_large, told = perf_counter(), trainer.gradients.too_large, False
+    trained = saved = perf_counter()
+    too_large, told = trainer.gradients.too_large, False
     size = len(loader.epoch(trainer.at.epoch)) if trainer.at.index else 1  # batches of the epoch
     # A run that had ended has nothing more to do.
     ending = None if trainer.at.pending else reached(trainer, size, budget)
@@ -127,18 +128,27 @@ def steps(
             if skipped and not told:
                 told = True
                 yield Noticed(
-                    f"step {at.step:,}: evaluations take more than a quarter of the time: some "
+                    f"step {at.step:,}: evaluations take more than a tenth of the time: some "
                     "are left out (raise train.evaluate_every, or lower train.evaluate_max)"
                 )
 
         if at.pending and not stop.asked:
+            began = perf_counter()
             with meter.paused():
-                some = examples[: config.evaluate_max]
+                some = examples[: config.evaluate_max or at.evaluated or USUAL_EXAMPLES]
                 evaluated = yield from evaluate(trainer, dev, some, budget, stop)
             if evaluated is not None:
                 at.seconds = budget.seconds()
                 yield evaluated
                 yield from rise.after(evaluated)
+                if not (at.evaluated or config.evaluate_max or config.minutes):
+                    at.evaluated = affordable(len(some), perf_counter() - began, began - trained)
+                    if at.evaluated < len(some):
+                        yield Noticed(
+                            f"step {at.step:,}: evaluations would take more than a tenth of the "
+                            f"time: they look at {at.evaluated:,} dev examples from now on (to "
+                            "choose, set train.evaluate_max or train.evaluate_every)"
+                        )
         ending = Ending.STOPPED if at.pending else reached(trainer, size, budget)
         ending = Ending.STOPPED if ending is None and stop.asked else ending
         due = is_checkpoint_due(trainer, evaluation_due, ending)

@@ -43,6 +43,7 @@ class Position:
     since_best: Count = 0  # evaluations
     plateau: Share = 1.0
     ranked: list[tuple[float, Count]] = field(default_factory=list)  # the best (metric, step)
+    evaluated: Count = 0  # dev examples that an evaluation looks at; 0 before the first
     pending: bool = False  # an evaluation after this step is still to be done
     saved: list[Count] = field(default_factory=list)  # steps whose checkpoint was due
     bad_streak: Count = 0  # steps in a row that were skipped

@@ -12,7 +12,7 @@ from saccade.setup.prepare import prepare
 from saccade.tasks.tag import Tag
 from saccade.tasks.task import Evaluation, result_of
 from saccade.training import budget
-from saccade.training.budget import Budget, reported
+from saccade.training.budget import Budget, affordable, reported
 from saccade.training.events import Changed, Evaluated, Evaluating, Finished, Noticed
 from saccade.training.loop import Rise
 from saccade.training.report import following, sentence, show, status
@@ -66,6 +66,30 @@ def test_an_evaluation_takes_its_share_of_the_budget(
         assert clock.now - began <= allowed * 1.3  # with what was measured to find the size
         assert found.examples == most or found.examples * each > 0.25 * allowed
         assert found.scores == {"loss": float(found.examples)}
+
+
+def test_an_evaluation_without_a_budget_takes_a_tenth_of_the_time() -> None:
+    assert affordable(2000, evaluating=1.0, training=9.0) == 2000
+    assert affordable(2000, evaluating=2.0, training=9.0) == 1000
+    assert affordable(2000, evaluating=1e6, training=1.0) == budget.MIN_EXAMPLES
+    assert affordable(50, evaluating=1e6, training=1.0) == 50
+
+
+def test_how_many_examples_an_evaluation_looks_at_is_decided_once_and_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(budget, "MIN_EXAMPLES", 3)
+    monkeypatch.setattr(budget, "EVALUATIONS_SHARE", 1e-6)
+    config = settings("tagger", tmp_path, evaluate_every=2, steps=6)
+    events = run_through(config, tmp_path / "run", stop_after=4)
+    events += list(resume(tmp_path / "run"))
+    first, *others = [e.examples for e in events if isinstance(e, Evaluated)]
+    assert others == [others[0]] * len(others)
+    assert others[0] == 3 < first
+    assert sum("a tenth of the time" in e.text for e in events if isinstance(e, Noticed)) == 1
+    asked = settings("tagger", tmp_path, evaluate_every=2, steps=6, evaluate_max=first)
+    found = [e for e in run_through(asked, tmp_path / "asked") if isinstance(e, Evaluated)]
+    assert {e.examples for e in found} == {first}
 
 
 def test_progress_never_goes_back(clock: Clock, tmp_path: Path) -> None:
