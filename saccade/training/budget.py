@@ -1,8 +1,8 @@
 """Time: a run with `train.minutes` keeps to them, with all its evaluations.
 
 An evaluation measures as many dev examples as there is time for, and is left out if there is none.
-Without `train.minutes` one thing depends on the clock: how many dev examples an evaluation looks at,
-if the user does not say. It is decided once, after the first, and kept when a run is resumed.
+Without `train.minutes` one thing depends on the clock: how many dev examples an evaluation looks
+at, if the user does not say. It is decided once, after the first, and kept when a run is resumed.
 """
 
 from collections.abc import Callable, Generator
