@@ -40,6 +40,35 @@ def test_gradients_point_where_those_of_single_precision_do(encoder: str, decode
     assert torch.cosine_similarity(exact, near, dim=0) > 0.95
 
 
+@pytest.mark.shapes_checked_elsewhere
+@pytest.mark.parametrize(("encoder", "decoder"), PAIRS)
+def test_padding_is_invisible_in_half_precision_too(encoder: str, decoder: str) -> None:
+    net, batch = network("translate", encoder, decoder).train(), Batch((SOURCE,), TARGET)
+    assert isinstance(net, Generator)
+    halved = Halved(net, torch.bfloat16, (net.decoder.output,))
+    halved.cast()
+    together, _ = halved(batch)
+    alone = [halved(batch.rows(torch.tensor([i])))[0] for i in range(3)]
+    assert sum(loss.count for loss in alone) == together.count
+    assert float(sum(loss.nll for loss in alone)) == pytest.approx(float(together.nll), rel=5e-3)
+
+
+@pytest.mark.parametrize("decoder", [name for name in DECODERS if name.startswith("transformer")])
+def test_a_decoder_is_causal_in_half_precision_too(decoder: str) -> None:
+    net = network("translate", "transformer", decoder).train()
+    assert isinstance(net, Generator)
+    halved, seen = Halved(net, torch.bfloat16, (net.decoder.output,)), []
+    stack = net.decoder.get_submodule("stack")
+    stack.register_forward_hook(lambda _, __, found: seen.append(found[0]))
+    halved.cast()
+    for last in ([8, 9, 3], [6, 5, 3]):
+        halved(Batch((pad([[5, 6, 7, 3]]),), pad([[2, 5, 6, *last]])))
+    one, other = seen
+    assert one.dtype == torch.bfloat16
+    assert torch.equal(one[:, :3], other[:, :3])
+    assert not torch.equal(one[:, 3:], other[:, 3:])
+
+
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_the_loss_of_half_precision_rows_has_single_precision_sums(smoothing: float) -> None:
     torch.manual_seed(1)
