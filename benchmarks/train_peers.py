@@ -1,4 +1,4 @@
-"""Training speed of the peers: fast plain torch, HF transformers, OpenNMT-py, JoeyNMT, Yoyodyne.
+"""Training speed of the peers: plain torch, HF, fairseq, OpenNMT-py, JoeyNMT and Yoyodyne.
 
     python train_peers.py PEER WORKLOAD BATCHES [--seconds 4] [--bf16]
 
@@ -13,12 +13,14 @@ training never uses, some get empty ones.
 """
 
 import argparse
+import dataclasses
 import json
+import logging
 import sys
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -34,12 +36,10 @@ BOS, EOS = 2, 3
 PEERS: dict[str, tuple[tuple[str, ...], bool]] = {
     "torch": (tuple(WORKLOADS), True),
     "hf": (("tiny", "small", "gpt"), True),
-    "onmt": (("tiny", "small", "lstm", "g2p"), False),
+    "fairseq": (("tiny", "small", "lstm", "lstm_lm"), False),
+    "onmt": (("tiny", "small", "lstm"), False),
     "joeynmt": (("tiny", "small", "lstm", "g2p"), False),
     "yoyodyne": (("g2p",), False),
-}
-LEFT_OUT = {
-    "fairseq": "its last release, 0.12.2, neither builds nor imports with Python 3.11 or newer",
 }
 
 
@@ -64,8 +64,9 @@ def said(batch: Batch) -> Tensor:
     return batch["target"][:, 1:]
 
 
-def both(batch: Batch) -> tuple[Tensor, Tensor]:
-    return batch["source"], batch["target"]
+def with_padding(tokens: Tensor, pad: int) -> Tensor:
+    """Ids for those who pad with another one; ours for unknown words never occurs."""
+    return tokens.masked_fill(tokens == PAD, pad)
 
 
 def fast_torch(work: Workload) -> tuple[nn.Module, Forward]:
@@ -139,15 +140,83 @@ def hf(work: Workload) -> tuple[nn.Module, Forward]:
     return marian, forward
 
 
+# --- fairseq --------------------------------------------------------------------------------------
+
+
+def import_fairseq() -> None:
+    """Import its last release, which was written for dataclasses as they were before Python 3.11.
+
+    Since then no default may be unhashable, as its nested settings are, so they get a hash.
+    """
+    made = dataclasses.dataclass
+
+    def hashable(cls: Any = None, /, **flags: Any) -> Any:
+        if cls is None:
+            return lambda cls: hashable(cls, **flags)
+        return made(cls, **({"unsafe_hash": "__hash__" not in vars(cls)} | flags))
+
+    logging.disable(logging.INFO)
+    dataclasses.dataclass = hashable  # type: ignore[assignment]
+    try:
+        import fairseq  # noqa: F401
+    finally:
+        dataclasses.dataclass = made
+
+
+def fairseq(work: Workload) -> tuple[nn.Module, Forward]:
+    """Its Transformer, its LSTM with attention, or its LSTM language model."""
+    import_fairseq()
+    from fairseq.data import Dictionary
+    from fairseq.models.lstm import LSTMDecoder, LSTMEncoder, LSTMModel
+    from fairseq.models.transformer import TransformerModel
+
+    words = Dictionary()
+    for i in range(len(words), work.vocab):
+        words.add_symbol(f"w{i}")
+    dim, rate, pad = work.dim, work.dropout, words.pad()
+    sizes: dict[str, Any] = {"dropout_in": rate, "dropout_out": rate, "num_layers": work.num_layers}
+    network: Any
+    match work.kind:
+        case "lstm_lm":
+            network = LSTMDecoder(
+                words, dim, dim, dim, attention=False, encoder_output_units=0, **sizes
+            )
+            return network, lambda batch: network(with_padding(batch["target"][:, :-1], pad))[0]
+        case "lstm":
+            encoder = LSTMEncoder(words, dim, dim // 2, bidirectional=True, left_pad=False, **sizes)
+            decoder = LSTMDecoder(
+                words, dim, dim, dim, encoder_output_units=encoder.output_units,
+                share_input_output_embed=True, **sizes,
+            )  # fmt: skip
+            network = LSTMModel(encoder, decoder)
+        case _:
+            settings: dict[str, Any] = {"share_all_embeddings": True, "dropout": rate}
+            for part in ("encoder", "decoder"):
+                settings[f"{part}_embed_dim"] = dim
+                settings[f"{part}_ffn_embed_dim"] = work.ff_dim
+                settings[f"{part}_layers"] = work.num_layers
+                settings[f"{part}_attention_heads"] = work.num_heads
+                settings[f"{part}_normalize_before"] = True
+            task = SimpleNamespace(source_dictionary=words, target_dictionary=words)
+            network = TransformerModel.build_model(argparse.Namespace(**settings), task)
+
+    def forward(batch: Batch) -> Tensor:
+        source = with_padding(batch["source"], pad)
+        tokens = with_padding(batch["target"][:, :-1], pad)
+        return network(source, batch["source_lengths"], tokens)[0]
+
+    return network, forward
+
+
 # --- OpenNMT-py, JoeyNMT, Yoyodyne ----------------------------------------------------------------
 
 
 def onmt(work: Workload) -> tuple[nn.Module, Forward]:
-    """Its Transformer, or its biLSTM and LSTM with additive or dot attention."""
+    """Its Transformer, or its biLSTM and LSTM with additive attention and input feeding."""
     from decode_peers import import_onmt
 
     import_onmt()
-    from onmt.decoders.decoder import InputFeedRNNDecoder, StdRNNDecoder
+    from onmt.decoders.decoder import InputFeedRNNDecoder
     from onmt.decoders.transformer import TransformerDecoder
     from onmt.encoders.rnn_encoder import RNNEncoder
     from onmt.encoders.transformer import TransformerEncoder
@@ -160,7 +229,7 @@ def onmt(work: Workload) -> tuple[nn.Module, Forward]:
     def embedding(size: int) -> Any:
         return Embeddings(dim, size, PAD, position_encoding=transformer, dropout=rate)
 
-    source, target = embedding(work.source_vocab or work.vocab), embedding(work.vocab)
+    source, target = embedding(work.vocab), embedding(work.vocab)
     encoder: Any
     decoder: Any
     if transformer:
@@ -177,8 +246,7 @@ def onmt(work: Workload) -> tuple[nn.Module, Forward]:
         decoder = kind("LSTM", True, layers, dim, attn_type=score, dropout=rate, embeddings=target)
     network = NMTModel(encoder, decoder)
     network.generator = nn.Linear(dim, work.vocab)
-    if work.kind != "g2p":
-        network.generator.weight = target.word_lut.weight
+    network.generator.weight = target.word_lut.weight
     for name, parameter in network.named_parameters():  # its layers leave this to its builder
         if parameter.dim() > 1:
             nn.init.xavier_uniform_(parameter)
@@ -207,23 +275,24 @@ def joeynmt(work: Workload) -> tuple[nn.Module, Forward]:
         part["embeddings"]["scale"] = True
         parts = {"encoder": part, "decoder": part, "tied_embeddings": True, "tied_softmax": True}
     else:
-        part |= {"type": "recurrent", "rnn_type": "lstm", "num_layers": work.num_layers}
-        half = {"hidden_size": work.dim // 2, "bidirectional": True}
+        part |= {"type": "recurrent", "rnn_type": "lstm"}
+        half = {
+            "hidden_size": work.dim // 2, "bidirectional": True, "num_layers": work.num_layers,
+        }  # fmt: skip
         attention = {
-            "hidden_size": work.dim, "attention": "luong" if work.kind == "g2p" else "bahdanau",
-            "input_feeding": True, "init_hidden": "bridge",
+            "hidden_size": work.dim, "num_layers": 1, "input_feeding": True,
+            "attention": "luong" if work.kind == "g2p" else "bahdanau", "init_hidden": "bridge",
         }  # fmt: skip
         parts = {"encoder": part | half, "decoder": part | attention, "tied_softmax": True}
     ids = {"unk": PAD, "pad": 1, "bos": BOS, "eos": EOS}  # it wants them in this order
     network = joeynmt_model(parts, work.source_vocab or work.vocab, work.vocab, ids)
 
     def forward(batch: Batch) -> Tensor:
-        source, target = (part.masked_fill(part == PAD, ids["pad"]) for part in both(batch))
         theirs = JoeyBatch(
-            src=source,
+            src=with_padding(batch["source"], ids["pad"]),
             src_length=batch["source_lengths"],
             src_prompt_mask=None,
-            trg=target,
+            trg=with_padding(batch["target"], ids["pad"]),
             trg_prompt_mask=None,
             indices=torch.arange(len(batch["source"])),
             device=torch.device("cpu"),
@@ -279,7 +348,14 @@ def yoyodyne(work: Workload) -> tuple[nn.Module, Forward]:
 
 # --- measuring ------------------------------------------------------------------------------------
 
-BUILD = {"torch": fast_torch, "hf": hf, "onmt": onmt, "joeynmt": joeynmt, "yoyodyne": yoyodyne}
+BUILD = {
+    "torch": fast_torch,
+    "hf": hf,
+    "fairseq": fairseq,
+    "onmt": onmt,
+    "joeynmt": joeynmt,
+    "yoyodyne": yoyodyne,
+}
 
 
 def steps(

@@ -27,7 +27,7 @@ from time import perf_counter
 from typing import Any
 
 import measuring
-from train_peers import LEFT_OUT, PEERS
+from train_peers import PEERS
 from workloads import WORKLOADS, batches_file, save_batches, settings, write_files
 
 HERE = Path(__file__).parent
@@ -164,8 +164,6 @@ def campaign(names: list[str], chosen: argparse.Namespace) -> dict[str, Any]:
     """All measurements of these workloads."""
     machine = measuring.machine()
     print(f"{machine['model']}, {machine['cores']} cores, {machine['kind']}")
-    for peer, reason in LEFT_OUT.items():
-        print(f"{peer} is left out: {reason}")
     if not chosen.peers.exists():
         print(f"no {chosen.peers}: plain torch is the only peer (`make bench` makes it)")
         chosen.peers = Path(sys.executable)
@@ -194,7 +192,6 @@ def campaign(names: list[str], chosen: argparse.Namespace) -> dict[str, Any]:
         "seconds": chosen.seconds,
         "rounds": chosen.rounds,
         "ceiling_gflops": {precision: max(found) for precision, found in ceilings.items()},
-        "left_out": LEFT_OUT,
         "workloads": results,
     }
 

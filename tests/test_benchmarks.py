@@ -41,6 +41,23 @@ def test_our_loop_is_measured(tmp_path: Path) -> None:
     assert (found["precision"], found["processes"]) == ("fp32", 1)
 
 
+def test_our_tokens_are_those_of_the_batches_that_the_peers_get(tmp_path: Path) -> None:
+    from train_peers import read_batches, said
+    from train_speed import VARIANTS, our_steps
+    from workloads import PAD, batches_file, save_batches, settings, write_files
+
+    write_files(SMALLEST, tmp_path)
+    save_batches(SMALLEST, tmp_path, [1])
+    counts = [int((said(batch) != PAD).sum()) for batch in read_batches(batches_file(tmp_path, 1))]
+    raw = settings(SMALLEST, tmp_path, 1)
+    raw["train"] |= VARIANTS["fp32"]
+    work = our_steps(raw, tmp_path / "run", {})
+    first, _ = next(work)  # the time before it is no training
+    steps, tokens = next(work)
+    work.close()
+    assert tokens == pytest.approx(sum(counts[first : first + steps]), rel=0.02)
+
+
 def test_a_peer_takes_the_batches_of_our_loader(tmp_path: Path) -> None:
     from train_peers import fast_torch, read_batches, said, steps
     from workloads import PAD, WORKLOADS, batches_file, files, save_batches, write_files
