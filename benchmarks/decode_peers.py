@@ -218,7 +218,7 @@ def joeynmt_model(parts: dict[str, Any], source: int, target: int, ids: dict[str
     from joeynmt.model import build_model
     from joeynmt.vocabulary import Vocabulary
 
-    symbols = {f"{name}_token": f"<{name}>" for name in ids}
+    symbols: dict[str, Any] = {f"{name}_token": f"<{name}>" for name in ids}
     symbols |= {f"{name}_id": i for name, i in ids.items()}
     special = SimpleNamespace(**symbols, sep_token=None, lang_tags=[])
 

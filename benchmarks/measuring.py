@@ -11,7 +11,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-WARM_UP_STEPS = 3
+WARM_UP_STEPS = 2
 SEGMENT_SECONDS = 1.0
 DISTURBING_CORES = 0.1  # taken by others
 PATIENCE = 3.0  # times the seconds that are wanted, until disturbed segments count, too

@@ -1,6 +1,6 @@
 """Training speed of the peers: plain torch, HF, fairseq, OpenNMT-py, JoeyNMT and Yoyodyne.
 
-    python train_peers.py PEER WORKLOAD BATCHES [--seconds 4] [--bf16]
+    python train_peers.py PEER WORKLOAD BATCHES [--seconds 3] [--bf16]
 
 Run it with the Python of the peers' own environment (peers.txt); it needs nothing of saccade.
 BATCHES is a safetensors file of our loader's batches. It prints one line of JSON.
@@ -156,7 +156,7 @@ def import_fairseq() -> None:
         return made(cls, **({"unsafe_hash": "__hash__" not in vars(cls)} | flags))
 
     logging.disable(logging.INFO)
-    dataclasses.dataclass = hashable  # type: ignore[assignment]
+    dataclasses.dataclass = hashable
     try:
         import fairseq  # noqa: F401
     finally:
@@ -241,9 +241,9 @@ def onmt(work: Workload) -> tuple[nn.Module, Forward]:
         )
     else:
         encoder = RNNEncoder("LSTM", True, layers, dim, dropout=rate, embeddings=source)
-        kind, score = (StdRNNDecoder, "dot") if work.kind == "g2p" else (InputFeedRNNDecoder, "mlp")
-        # The encoder's last states begin the decoder, so it has as many layers.
-        decoder = kind("LSTM", True, layers, dim, attn_type=score, dropout=rate, embeddings=target)
+        decoder = InputFeedRNNDecoder(
+            "LSTM", True, layers, dim, attn_type="mlp", dropout=rate, embeddings=target
+        )
     network = NMTModel(encoder, decoder)
     network.generator = nn.Linear(dim, work.vocab)
     network.generator.weight = target.word_lut.weight
@@ -392,7 +392,7 @@ def main() -> None:
     parser.add_argument("peer", choices=BUILD)
     parser.add_argument("workload", choices=WORKLOADS)
     parser.add_argument("batches", type=Path)
-    parser.add_argument("--seconds", type=float, default=4)
+    parser.add_argument("--seconds", type=float, default=3)
     parser.add_argument("--bf16", action="store_true")
     chosen = parser.parse_args()
     warnings.simplefilter("ignore")

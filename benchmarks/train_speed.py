@@ -1,6 +1,6 @@
 """Training speed and memory, ours against the best peers, everything in one run.
 
-    python benchmarks/train_speed.py [tiny small lstm gpt lstm_lm g2p] [--seconds 4] [--rounds 3]
+    python benchmarks/train_speed.py [tiny small lstm gpt lstm_lm g2p] [--seconds 3] [--rounds 3]
                                      [--only NAME ...] [--peers PYTHON] [--json FILE]
 
 Ours is `saccade train`'s own loop on raw files, in five variants: `fp32` and `bf16` in one process,
@@ -178,11 +178,11 @@ def campaign(names: list[str], chosen: argparse.Namespace) -> dict[str, Any]:
             flops = save_batches(name, folder, seeds)
             running = contestants(name, folder, chosen.peers, chosen.only)
             entrants = list(running)
+            for precision, found in ceilings.items():  # before each workload: speeds drift
+                product = run_json([sys.executable, __file__, "--ceiling", precision])
+                assert isinstance(product, dict), product
+                found.append(product["gflops"])
             for seed in seeds:
-                for precision, found in ceilings.items():
-                    product = run_json([sys.executable, __file__, "--ceiling", precision])
-                    assert isinstance(product, dict), product
-                    found.append(product["gflops"])
                 running = one_round(running, folder, seed, chosen.seconds)
             best = {precision: max(found) for precision, found in ceilings.items()}
             results[name] = summary(entrants, flops, best)
@@ -267,7 +267,7 @@ def parse_arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help=", ".join(WORKLOADS))
-    parser.add_argument("--seconds", type=float, default=4, help="of each measurement")
+    parser.add_argument("--seconds", type=float, default=3, help="of each measurement")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument(
         "--only",
@@ -283,7 +283,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1, help=argparse.SUPPRESS)
     parser.add_argument("--ceiling", choices=["fp32", "bf16"], help=argparse.SUPPRESS)
     chosen = parser.parse_args()
-    columns = {*VARIANTS, *PEERS, *(f"{peer}-bf16" for peer, (_, has) in PEERS.items() if has)}
+    columns = [*VARIANTS, *PEERS, *(f"{peer}-bf16" for peer, (_, has) in PEERS.items() if has)]
     for given, known in ((chosen.workloads, WORKLOADS), (chosen.only, columns)):
         if unknown := [name for name in given if name not in known]:
             parser.error(f"no such name: {', '.join(unknown)}; there are {', '.join(known)}")

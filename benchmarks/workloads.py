@@ -110,6 +110,7 @@ def settings(name: str, folder: Path, seed: int) -> dict[str, Any]:
     task: dict[str, Any] = {"kind": "translate", "source": plain, "target": plain}
     recurrent = {"kind": "recurrent", "cell": "lstm", "dim": work.dim, "dropout": work.dropout}
     parts: dict[str, Any]
+    more: dict[str, Any]
     match work.kind:
         case "transformer":
             parts = {"encoder": _transformer(work), "decoder": _transformer(work)}

@@ -36,7 +36,7 @@ def test_our_loop_is_measured(tmp_path: Path) -> None:
     write_files(SMALLEST, tmp_path)
     found = measure_ours(SMALLEST, "fp32", tmp_path, seed=1, seconds=0.2)
     assert found["tokens_per_second"] > 0
-    assert found["steps"] > 3
+    assert found["steps"] > 2
     assert found["peak_mb"] > 50
     assert (found["precision"], found["processes"]) == ("fp32", 1)
 
@@ -77,7 +77,7 @@ def test_disturbed_segments_are_done_again(monkeypatch: pytest.MonkeyPatch) -> N
     import measuring
 
     clock, foreign = 0.0, 0.0
-    disturbed = {5, 6}  # the steps in which somebody else takes a core, and ours is slow
+    disturbed = {4, 5}  # the steps in which somebody else takes a core, and ours is slow
 
     def work() -> Any:
         nonlocal clock, foreign
