@@ -36,11 +36,13 @@ def measure(work: Iterator[tuple[int, int]], seconds: float) -> dict[str, Any]:
         while passed < min(SEGMENT_SECONDS, seconds):
             done, more = next(work)
             steps, tokens, passed = steps + done, tokens + more, perf_counter() - start
-        disturbed = foreign_seconds() - before > DISTURBING_CORES * passed
-        (other if disturbed else clean).append((int(tokens), passed))
-    counted = clean if sum(s for _, s in clean) >= seconds / 2 else clean + other
+        quiet = foreign_seconds() - before <= DISTURBING_CORES * passed
+        (clean if quiet else other).append((int(tokens), passed))
+    disturbed = sum(s for _, s in clean) < seconds / 2
+    counted = clean + other if disturbed else clean
     return {
         "tokens_per_second": sum(t for t, _ in counted) / sum(s for _, s in counted),
+        "disturbed": disturbed,
         "clean_seconds": sum(s for _, s in clean),
         "disturbed_seconds": sum(s for _, s in other),
         "steps": steps,

@@ -7,8 +7,8 @@ Ours is `saccade train`'s own loop on raw files, in five variants: `fp32` and `b
 `fp32x2` and `bf16x2` in two, and `auto`, which lets a probe choose. The peers are in train_peers.py
 and get the batches of our loader. Each measurement is a process of its own; by turns, so that what
 disturbs one disturbs all. A round has its own seed, and so its own order of batches. Figures are
-medians of the rounds, in real target tokens a second. From the second round on, peers that were far
-behind the best one are left out, for time.
+medians of the undisturbed rounds, in real target tokens a second. From the second round on, peers
+that were far behind the best one are left out, for time.
 
 Memory is the high-water mark of a process, those that it has started added. The share of the
 ceiling is the useful FLOPs of the tokens, over a large product's, which is measured here too.
@@ -106,8 +106,15 @@ class Contestant:
     rounds: list[dict[str, Any]] = field(default_factory=list)
 
     @property
+    def disturbed(self) -> bool:
+        """Whether there is no round that was not."""
+        return all(found["disturbed"] for found in self.rounds)
+
+    @property
     def speed(self) -> float:
-        return float(median(found["tokens_per_second"] for found in self.rounds))
+        """The median of the undisturbed rounds, or of all if there is none."""
+        counted = [r for r in self.rounds if not r["disturbed"]] or self.rounds
+        return float(median(found["tokens_per_second"] for found in counted))
 
     @property
     def peak_mb(self) -> float:
@@ -152,7 +159,7 @@ def measured(one: Contestant, folder: Path, seed: int, seconds: float) -> dict[s
     fill = {"{seed}": str(seed), "{batches}": str(batches_file(folder, seed))}
     command = [fill.get(word, word) for word in one.command] + ["--seconds", str(seconds)]
     found = run_json(command)
-    if isinstance(found, str) or found["clean_seconds"] >= seconds / 2:
+    if isinstance(found, str) or not found["disturbed"]:
         return found
     again = run_json(command)
     if isinstance(again, str):
@@ -208,10 +215,10 @@ def one_round(
             continue
         one.rounds.append(found)
         left.append(one)
-        if found["clean_seconds"] < seconds / 2:
+        if found["disturbed"]:
             print(f"{folder.name}: {one.name}, round {seed}: disturbed", file=sys.stderr)
     best = max((one.speed for one in left if not one.ours), default=0.0)
-    return [one for one in left if one.ours or one.speed >= FAR_BEHIND * best]
+    return [one for one in left if one.ours or one.disturbed or one.speed >= FAR_BEHIND * best]
 
 
 def summary(entrants: list[Contestant], flops: float, ceilings: dict[str, float]) -> dict[str, Any]:
@@ -228,7 +235,7 @@ def summary(entrants: list[Contestant], flops: float, ceilings: dict[str, float]
             "ceiling_share": one.speed * flops / 1e9 / ceilings[precision],
             "ceiling_of": precision,
             "peak_mb": one.peak_mb,
-            "disturbed": any(r["clean_seconds"] < r["disturbed_seconds"] for r in one.rounds),
+            "disturbed": one.disturbed,
             "rounds": one.rounds,
         }
         if best is not None:

@@ -11,6 +11,7 @@ from saccade.config import parse
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 SMALLEST = "g2p"
+DISTURBED = 1.0  # tokens a second, of a round that does not count
 
 
 @pytest.fixture(autouse=True)
@@ -91,20 +92,23 @@ def test_disturbed_segments_are_done_again(monkeypatch: pytest.MonkeyPatch) -> N
     found = measuring.measure(work(), 5.0)
     assert found["tokens_per_second"] == 100
     assert (found["clean_seconds"], found["disturbed_seconds"]) == (5.0, 8.0)
+    assert not found["disturbed"]
 
 
-def test_ratios_are_to_the_best_peer() -> None:
+def test_ratios_are_to_the_best_peer_in_undisturbed_rounds() -> None:
     from train_speed import Contestant, summary
 
     def entrant(name: str, ours: bool, speeds: list[float], peak: float) -> Contestant:
-        same = {"clean_seconds": 4.0, "disturbed_seconds": 0.0, "peak_mb": peak}
-        rounds = [{"tokens_per_second": speed} | same for speed in speeds]
+        rounds = [
+            {"tokens_per_second": speed, "peak_mb": peak, "disturbed": speed == DISTURBED}
+            for speed in speeds
+        ]
         return Contestant(name, [], ours, "fp32", rounds)
 
     entrants = [
         entrant("fp32", True, [300, 200, 100], 50),
         entrant("slow", False, [50], 10),
-        entrant("fast", False, [100, 100, 100], 100),
+        entrant("fast", False, [DISTURBED, DISTURBED, DISTURBED, 100], 100),
     ]
     found = summary(entrants, 1e6, {"fp32": 1.0})
     ours = found["contestants"]["fp32"]
