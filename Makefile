@@ -37,8 +37,9 @@ format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: setup
-	$(BIN)/python benchmarks/train_speed.py
+# Options after BENCH=, as in `make bench BENCH='tiny --seconds 5 --rounds 1'`.
+bench: setup .venv-peers/ready
+	$(BIN)/python benchmarks/train_speed.py $(BENCH)
 
 bench-decode: setup .venv-peers/ready
 	$(BIN)/python benchmarks/decode_speed.py
@@ -48,6 +49,8 @@ bench-decode: setup .venv-peers/ready
 	@test -x .venv-peers/bin/python || $(PYTHON) -m venv .venv-peers
 	.venv-peers/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
 	.venv-peers/bin/pip install --quiet --disable-pip-version-check --no-deps --requirement benchmarks/peers.txt
+	.venv-peers/bin/pip install --quiet --disable-pip-version-check --no-deps fairseq==0.12.2 \
+		|| echo 'fairseq is left out: it has to be compiled, and that failed'
 	@touch $@
 
 docs: setup

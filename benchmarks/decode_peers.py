@@ -212,36 +212,43 @@ def ctranslate2(
 # --- JoeyNMT --------------------------------------------------------------------------------------
 
 
-def joeynmt(shape: str, width: int) -> Decode:
-    """biLSTM encoder, LSTM decoder with additive attention and input feeding."""
+def joeynmt_model(parts: dict[str, Any], source: int, target: int, ids: dict[str, int]) -> Any:
+    """Its network for vocabularies of these sizes; `ids` are those of its special tokens."""
     logging.disable(logging.INFO)
-    import torch
-    from joeynmt.batch import Batch
     from joeynmt.model import build_model
-    from joeynmt.search import search
     from joeynmt.vocabulary import Vocabulary
 
-    dim = SHAPES[shape]["dim"]
+    symbols: dict[str, Any] = {f"{name}_token": f"<{name}>" for name in ids}
+    symbols |= {f"{name}_id": i for name, i in ids.items()}
+    special = SimpleNamespace(**symbols, sep_token=None, lang_tags=[])
+
+    def vocabulary(size: int) -> Any:
+        return Vocabulary([f"w{i}" for i in range(len(ids), size)], special)
+
+    first = vocabulary(source)
+    return build_model(parts, first, first if source == target else vocabulary(target))
+
+
+def joeynmt(shape: str, width: int) -> Decode:
+    """biLSTM encoder, LSTM decoder with additive attention and input feeding."""
+    import torch
+    from joeynmt.batch import Batch
+    from joeynmt.search import search
+
+    dim, size = SHAPES[shape]["dim"], SHAPES[shape]["vocab"]
     specials = {"unk": 0, "pad": 1, "bos": 2, "eos": 3}
-    symbols = {f"{name}_token": f"<{name}>" for name in specials}
-    symbols |= {f"{name}_id": i for name, i in specials.items()}
-    words = [f"w{i}" for i in range(len(specials), SHAPES[shape]["vocab"])]
-    vocabulary = Vocabulary(words, SimpleNamespace(**symbols, sep_token=None, lang_tags=[]))
     part = {"type": "recurrent", "rnn_type": "lstm", "embeddings": {"embedding_dim": dim}}
-    network = build_model(
-        {
-            "encoder": part | {"hidden_size": dim // 2, "bidirectional": True},
-            "decoder": part
-            | {
-                "hidden_size": dim,
-                "attention": "bahdanau",
-                "input_feeding": True,
-                "init_hidden": "bridge",
-            },
+    parts = {
+        "encoder": part | {"hidden_size": dim // 2, "bidirectional": True},
+        "decoder": part
+        | {
+            "hidden_size": dim,
+            "attention": "bahdanau",
+            "input_feeding": True,
+            "init_hidden": "bridge",
         },
-        vocabulary,
-        vocabulary,
-    ).eval()
+    }
+    network = joeynmt_model(parts, size, size, specials).eval()
     pad, end = specials["pad"], specials["eos"]
 
     def decode(rows: Rows) -> Sequence[Any]:
@@ -274,11 +281,16 @@ def joeynmt(shape: str, width: int) -> Decode:
 # --- OpenNMT-py -----------------------------------------------------------------------------------
 
 
+def import_onmt() -> None:
+    """Make it importable without what only its text preparation needs."""
+    warnings.simplefilter("ignore")  # about parts that are not used here
+    for name in ("spacy", "fasttext"):  # imported there; nothing calls them
+        sys.modules[name] = ModuleType(name)
+
+
 def onmt(shape: str, width: int) -> Decode:
     """The same network as JoeyNMT's, but without a bridge: its sizes need none."""
-    warnings.simplefilter("ignore")  # about parts that are not used here
-    for name in ("spacy", "fasttext"):  # its text preparation imports them; nothing calls them
-        sys.modules[name] = ModuleType(name)
+    import_onmt()
     import pyonmttok
     import torch
     from onmt.constants import DefaultTokens

@@ -1,352 +1,318 @@
-"""Training speed against plain torch, the same batches for both, ratios in one run.
+"""Training speed and memory, ours against the best peers, everything in one run.
 
-    python benchmarks/train_speed.py [tiny small lstm gpt lstm_lm g2p] [--seconds 10] [--rounds 3]
+    python benchmarks/train_speed.py [tiny small lstm gpt lstm_lm g2p] [--seconds 3] [--rounds 3]
+                                     [--only NAME ...] [--peers PYTHON] [--json FILE]
 
-Each measurement is a process of its own, ours and plain torch's by turns, so that a disturbance
-hits both and allocator settings do not leak from one to the other. Figures are medians, in target
-tokens a second.
+Ours is `saccade train`'s own loop on raw files, in five variants: `fp32` and `bf16` in one process,
+`fp32x2` and `bf16x2` in two, and `auto`, which lets a probe choose. The peers are in train_peers.py
+and get the batches of our loader. Each measurement is a process of its own; by turns, so that what
+disturbs one disturbs all. A round has its own seed, and so its own order of batches. Figures are
+medians of the undisturbed rounds, in real target tokens a second. From the second round on, peers
+that were far behind the best one are left out, for time.
+
+Memory is the high-water mark of a process, those that it has started added. The share of the
+ceiling is the useful FLOPs of the tokens, over a large product's, which is measured here too.
 """
 
 import argparse
+import json
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import median
 from time import perf_counter
 from typing import Any
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+import measuring
+from train_peers import PEERS
+from workloads import WORKLOADS, batches_file, save_batches, settings, write_files
 
-Step = Callable[[int], int]  # does step i, returns its target tokens
-SHAPES = ("tiny", "small", "lstm", "gpt", "lstm_lm", "g2p")
-TRANSFORMER = {
-    "tiny": {"dim": 128, "ff_dim": 256, "num_layers": 4, "num_heads": 4},
-    "small": {"dim": 256, "ff_dim": 1024, "num_layers": 3, "num_heads": 4},
+HERE = Path(__file__).parent
+VARIANTS: dict[str, dict[str, Any]] = {
+    "fp32": {"precision": "fp32", "processes": 1},
+    "fp32x2": {"precision": "fp32", "processes": 2},
+    "bf16": {"precision": "bf16", "processes": 1},
+    "bf16x2": {"precision": "bf16", "processes": 2},
+    "auto": {"precision": "auto", "processes": 0},
 }
-VOCAB = 10_000
+FAR_BEHIND = 0.8  # of the best peer in the first round
+DEADLINE_SECONDS = 300.0  # for one measurement, whatever happens
 
 
-def pairs(shape: str) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
-    """Batches of like lengths: source ids and lengths, target ids (BOS ... EOS) and lengths."""
-    from saccade.data.batches import epoch_of
-    from saccade.data.corpora import Column, Corpus
-
-    numbers = torch.Generator().manual_seed(1)
-
-    def rows(count: int, low: int, high: int, mean: float, size: int) -> list[list[int]]:
-        share = (mean - low) / (high - low)
-        spread = torch.rand(count, generator=numbers) ** (1 / share - 1)
-        lengths = (low + (high - low) * spread).round().int().tolist()
-        return [torch.randint(5, size, (n,), generator=numbers).tolist() for n in lengths]
-
-    if shape == "g2p":
-        source = rows(20_000, 3, 20, 8, 32)
-        target = [row[:-1] if len(row) > 3 else row for row in rows(20_000, 3, 20, 8, 44)]
-        target = [t[: len(s)] or [5] for s, t in zip(source, target, strict=True)]
-        budget = 4096
-    else:
-        source = rows(10_000, 4, 40, 14, VOCAB)
-        target = [row[::-1] for row in source]
-        budget = 2 * 4096
-    full = [[2, *row, 3] for row in target]
-    corpus = Corpus((Column.of([[*row, 3] for row in source]),), Column.of(full))
-    batches = []
-    for batch in epoch_of(corpus, budget, 1, 0):
-        (ours,), target = batch.sources, batch.target
-        batches.append((ours.values, ours.lengths, target.values, target.lengths))
-    return batches
+# --- one measurement of ours ----------------------------------------------------------------------
 
 
-# --- ours -----------------------------------------------------------------------------------------
+def our_steps(
+    raw: dict[str, Any], run: Path, facts: dict[str, Any]
+) -> Generator[tuple[int, int], None, None]:
+    """The steps of `saccade train` from one report to the next, and their target tokens.
+
+    `facts` gets what the run has chosen by the time of the first report.
+    """
+    from saccade.runs.folder import read_config
+    from saccade.setup.choose import survey_and_fill
+    from saccade.training.events import Prepared, StepDone
+    from saccade.training.report import show
+    from saccade.training.session import new_folder, start
+
+    config, _, seen = survey_and_fill(raw, "benchmark")
+    folder = new_folder(config, run)
+    last = 0
+    reported = perf_counter()
+    for event in show(start(config, folder, seen=seen), folder, quiet=True):
+        if isinstance(event, Prepared):
+            facts["parameters"] = event.parameters
+        elif isinstance(event, StepDone):
+            if not last:
+                train = read_config(folder).train
+                facts["precision"], facts["processes"] = train.precision, train.processes
+            # `speed` is that of the time since the last report.
+            now = perf_counter()
+            done, tokens = event.step - last, round(event.speed * (now - reported))
+            last, reported = event.step, now
+            yield done, tokens
 
 
-def ours(shape: str) -> Step:
-    from saccade.config import parse
-    from saccade.data.batches import Batch
-    from saccade.models.build import build
-    from saccade.nn.padded import Padded
-    from saccade.runs.machine import tune_malloc
-    from saccade.text.vocab import Inventory
-    from saccade.training.optim import build_optimizer, scale_gradients
+def measure_ours(name: str, variant: str, folder: Path, seed: int, seconds: float) -> Any:
+    """Speed and memory of one of our variants, as `measuring.measure` gives them."""
+    import torch
 
-    tune_malloc()
-    raw: dict[str, Any] = {"task": {"kind": "translate"}}
-    sizes = (VOCAB, VOCAB)
-    lstm = {"kind": "recurrent", "cell": "lstm", "dim": 256, "dropout": 0.1}
-    match shape:
-        case "tiny" | "small":
-            parts = {"kind": "transformer", "dropout": 0.1} | TRANSFORMER[shape]
-            raw |= {"encoder": parts, "decoder": parts}
-            raw["task"]["joint"] = True
-        case "lstm":
-            raw |= {"encoder": lstm, "decoder": lstm | {"attention": "additive"}}
-        case "g2p":
-            narrow = lstm | {"dim": 192}
-            raw["encoder"] = narrow | {"num_layers": 2}
-            raw["decoder"] = narrow | {"attention": "dot", "context": "output"}
-            sizes = (32, 44)
-        case "gpt":
-            raw = {"task": {"kind": "language", "context": 256}}
-            raw["decoder"] = {
-                "kind": "transformer", "dim": 256, "num_layers": 4, "num_heads": 4,
-                "ff_dim": 1024, "dropout": 0.1, "activation": "gelu", "positions": "learned",
-            }  # fmt: skip
-            sizes = (0, 100)
-        case "lstm_lm":
-            raw = {"task": {"kind": "language", "context": 35}}
-            raw["decoder"] = lstm | {
-                "dim": 200, "num_layers": 2, "attention": "off", "dropout": 0.2, "tied": False,
-            }  # fmt: skip
-    config = parse(raw, "benchmark")
-    network = build(config, [Inventory(sizes[0])], Inventory(sizes[1])).train()
-    optimizer = build_optimizer(network, config.train)
-    parameters = list(network.parameters())
-
-    def update(loss: Any) -> int:
-        loss.sum.backward()
-        scale_gradients(parameters, loss.count, 1.0)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        return int(loss.count)
-
-    if shape in ("gpt", "lstm_lm"):
-        stream = streams(shape)
-        state: Any = None
-
-        def language(i: int) -> int:
-            nonlocal state
-            tokens, said = stream(i)
-            row = torch.cat([tokens, said[:, -1:]], 1)
-            batch = Batch((), Padded(row, torch.full((row.size(0),), row.size(1))))
-            loss, state = network(batch, state)
-            return update(loss)
-
-        return language
-    batches = pairs(shape)
-
-    def translate(i: int) -> int:
-        source, source_lengths, target, target_lengths = batches[i % len(batches)]
-        batch = Batch((Padded(source, source_lengths),), Padded(target, target_lengths))
-        return update(network(batch)[0])
-
-    return translate
+    raw = settings(name, folder, seed)
+    raw["train"] |= VARIANTS[variant]
+    facts: dict[str, Any] = {"threads": torch.get_num_threads()}
+    with tempfile.TemporaryDirectory(dir=folder) as run:
+        work = our_steps(raw, Path(run) / "run", facts)
+        try:
+            found = measuring.measure(work, seconds)
+        finally:
+            work.close()  # and with it the processes that share the steps
+    return found | facts
 
 
-def streams(shape: str) -> Callable[[int], tuple[Tensor, Tensor]]:
-    rows, columns, size = (32, 256, 100) if shape == "gpt" else (20, 35, VOCAB)
-    ids = torch.randint(
-        5, size, (rows, 50 * columns + 1), generator=torch.Generator().manual_seed(1)
+# --- the whole campaign ---------------------------------------------------------------------------
+
+
+@dataclass
+class Contestant:
+    """One column of a workload: ours or a peer's."""
+
+    name: str
+    command: list[str]
+    ours: bool
+    precision: str
+    rounds: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether there is no round that was not."""
+        return all(found["disturbed"] for found in self.rounds)
+
+    @property
+    def speed(self) -> float:
+        """The median of the undisturbed rounds, or of all if there is none."""
+        counted = [r for r in self.rounds if not r["disturbed"]] or self.rounds
+        return float(median(found["tokens_per_second"] for found in counted))
+
+    @property
+    def peak_mb(self) -> float:
+        return float(median(found["peak_mb"] for found in self.rounds))
+
+
+def contestants(name: str, folder: Path, peers: Path, wanted: list[str]) -> list[Contestant]:
+    """Those that are wanted; `{seed}` and `{batches}` in a command are the round's."""
+    found = []
+    bf16_is_fast = measuring.machine()["bf16"]
+    ours = [sys.executable, __file__, name, "--folder", str(folder), "--seed", "{seed}"]
+    for variant, train in VARIANTS.items():
+        if variant in wanted or (not wanted and (bf16_is_fast or train["precision"] != "bf16")):
+            command = [*ours, "--worker", variant]
+            found.append(Contestant(variant, command, True, train["precision"]))
+    for peer, (names, has_bf16) in PEERS.items():
+        for label, flags in ((peer, []), (f"{peer}-bf16", ["--bf16"])):
+            is_wanted = label in wanted or (not wanted and (bf16_is_fast or not flags))
+            if name in names and is_wanted and (has_bf16 or not flags):
+                command = [str(peers), str(HERE / "train_peers.py"), peer, name, "{batches}"]
+                precision = "bf16" if flags else "fp32"
+                found.append(Contestant(label, command + flags, False, precision))
+    return found
+
+
+def run_json(command: list[str]) -> dict[str, Any] | str:
+    """The last line that a command prints, or the last line of why it did not."""
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=DEADLINE_SECONDS
+        )
+    except (subprocess.TimeoutExpired, OSError) as error:
+        return str(error)
+    if done.returncode:
+        return (done.stderr.strip().splitlines() or ["no word"])[-1]
+    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return found
+
+
+def measured(one: Contestant, folder: Path, seed: int, seconds: float) -> dict[str, Any] | str:
+    """A measurement, done again once if most of it was disturbed."""
+    fill = {"{seed}": str(seed), "{batches}": str(batches_file(folder, seed))}
+    command = [fill.get(word, word) for word in one.command] + ["--seconds", str(seconds)]
+    found = run_json(command)
+    if isinstance(found, str) or not found["disturbed"]:
+        return found
+    again = run_json(command)
+    if isinstance(again, str):
+        return found
+    return max(found, again, key=lambda result: result["clean_seconds"])
+
+
+def campaign(names: list[str], chosen: argparse.Namespace) -> dict[str, Any]:
+    """All measurements of these workloads."""
+    machine = measuring.machine()
+    print(f"{machine['model']}, {machine['cores']} cores, {machine['kind']}")
+    if not chosen.peers.exists():
+        print(f"no {chosen.peers}: plain torch is the only peer (`make bench` makes it)")
+        chosen.peers = Path(sys.executable)
+    precisions = ["fp32", "bf16"] if machine["bf16"] else ["fp32"]
+    ceilings: dict[str, list[float]] = {name: [] for name in precisions}
+    seeds, results = range(1, chosen.rounds + 1), {}
+    with tempfile.TemporaryDirectory() as temporary:
+        for name in names:
+            folder = Path(temporary) / name
+            folder.mkdir()
+            write_files(name, folder)
+            flops = save_batches(name, folder, seeds)
+            running = contestants(name, folder, chosen.peers, chosen.only)
+            entrants = list(running)
+            for precision, found in ceilings.items():  # before each workload: speeds drift
+                product = run_json([sys.executable, __file__, "--ceiling", precision])
+                assert isinstance(product, dict), product
+                found.append(product["gflops"])
+            for seed in seeds:
+                running = one_round(running, folder, seed, chosen.seconds)
+            best = {precision: max(found) for precision, found in ceilings.items()}
+            results[name] = summary(entrants, flops, best)
+            print_workload(name, results[name])
+    return {
+        "machine": machine,
+        "seconds": chosen.seconds,
+        "rounds": chosen.rounds,
+        "ceiling_gflops": {precision: max(found) for precision, found in ceilings.items()},
+        "workloads": results,
+    }
+
+
+def one_round(
+    running: list[Contestant], folder: Path, seed: int, seconds: float
+) -> list[Contestant]:
+    """Measure everybody once, by turns; returns who is worth another round."""
+    left = []
+    for one in running:
+        found = measured(one, folder, seed, seconds)
+        if isinstance(found, str):
+            print(f"{folder.name}: {one.name} is left out: {found}", flush=True)
+            continue
+        one.rounds.append(found)
+        left.append(one)
+        if found["disturbed"]:
+            print(f"{folder.name}: {one.name}, round {seed}: disturbed", file=sys.stderr)
+    best = max((one.speed for one in left if not one.ours), default=0.0)
+    return [one for one in left if one.ours or one.disturbed or one.speed >= FAR_BEHIND * best]
+
+
+def summary(entrants: list[Contestant], flops: float, ceilings: dict[str, float]) -> dict[str, Any]:
+    """Speeds, memory, and what they are beside the best peer's."""
+    there = [one for one in entrants if one.rounds]
+    best = max((one for one in there if not one.ours), key=lambda one: one.speed, default=None)
+    rows = {}
+    for one in there:
+        precision = one.rounds[-1].get("precision", one.precision)  # what `auto` has chosen
+        precision = precision if precision in ceilings else "fp32"
+        row = {
+            "ours": one.ours,
+            "tokens_per_second": one.speed,
+            "ceiling_share": one.speed * flops / 1e9 / ceilings[precision],
+            "ceiling_of": precision,
+            "peak_mb": one.peak_mb,
+            "disturbed": one.disturbed,
+            "rounds": one.rounds,
+        }
+        if best is not None:
+            row |= {
+                "speed_ratio": one.speed / best.speed,
+                "memory_ratio": one.peak_mb / best.peak_mb,
+            }
+        rows[one.name] = row
+    return {
+        "mflops_per_token": flops / 1e6,
+        "best_peer": best.name if best else None,
+        "contestants": rows,
+    }
+
+
+def print_workload(name: str, result: dict[str, Any]) -> None:
+    print(f"\n{name}: {result['mflops_per_token']:.1f} MFLOP a token; ratios to the best peer")
+    print(f"{'':16}{'tokens/s':>10}{'ratio':>8}{'ceiling':>9}{'MB':>8}{'ratio':>8}")
+    for who, row in result["contestants"].items():
+        notes = ["the best peer"] if who == result["best_peer"] else []
+        if who == "auto":
+            last = row["rounds"][-1]
+            notes.append(f"{last['precision']}, processes: {last['processes']}")
+        notes += ["disturbed"] if row["disturbed"] else []
+        print(
+            f"{'saccade ' if row['ours'] else '  '}{who:{8 if row['ours'] else 14}}"
+            f"{row['tokens_per_second']:10,.0f}{row.get('speed_ratio', 0):8.2f}"
+            f"{row['ceiling_share']:9.0%}{row['peak_mb']:8,.0f}{row.get('memory_ratio', 0):8.2f}"
+            f"  {'; '.join(notes)}",
+            flush=True,
+        )
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-
-    def chunk(i: int) -> tuple[Tensor, Tensor]:
-        start = i % 50 * columns
-        return ids[:, start : start + columns], ids[:, start + 1 : start + columns + 1]
-
-    return chunk
-
-
-# --- plain torch ----------------------------------------------------------------------------------
-
-
-def plain(shape: str) -> Step:
-    match shape:
-        case "tiny" | "small":
-            network: nn.Module = PlainTransformer(**TRANSFORMER[shape])
-        case "lstm":
-            network = PlainAttention(VOCAB, VOCAB, 256)
-        case "g2p":
-            network = PlainLuong(32, 44, 192)
-        case "gpt":
-            network = PlainGPT()
-        case _:
-            network = PlainLM()
-    network.train()
-    optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3)
-
-    def update(logits: Tensor, said: Tensor) -> int:
-        loss = F.cross_entropy(logits.flatten(0, 1), said.flatten(), ignore_index=0)
-        optimizer.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(network.parameters(), 1.0)
-        optimizer.step()
-        return int((said != 0).sum())
-
-    if shape in ("gpt", "lstm_lm"):
-        stream = streams(shape)
-
-        def language(i: int) -> int:
-            tokens, said = stream(i)
-            return update(network(tokens), said)
-
-        return language
-    batches = pairs(shape)
-
-    def translate(i: int) -> int:
-        source, lengths, target, _ = batches[i % len(batches)]
-        return update(network(source, lengths, target[:, :-1]), target[:, 1:])
-
-    return translate
-
-
-class PlainTransformer(nn.Module):
-    def __init__(self, dim: int, ff_dim: int, num_layers: int, num_heads: int):
-        super().__init__()
-        self.embedding = nn.Embedding(VOCAB, dim)
-        self.positions = nn.Embedding(64, dim)
-        self.drop = nn.Dropout(0.1)
-        self.body = nn.Transformer(
-            dim, num_heads, num_layers, num_layers, ff_dim, 0.1, batch_first=True, norm_first=True
-        )
-        self.output = nn.Linear(dim, VOCAB)
-        self.output.weight = self.embedding.weight
-
-    def forward(self, source: Tensor, lengths: Tensor, tokens: Tensor) -> Tensor:
-        def embed(ids: Tensor) -> Tensor:
-            return self.drop(self.embedding(ids) + self.positions(torch.arange(ids.size(1))))
-
-        causal = torch.triu(torch.ones(tokens.size(1), tokens.size(1), dtype=torch.bool), 1)
-        hidden = self.body(
-            embed(source),
-            embed(tokens),
-            tgt_mask=causal,
-            src_key_padding_mask=source == 0,
-            tgt_key_padding_mask=tokens == 0,
-            memory_key_padding_mask=source == 0,
-            tgt_is_causal=True,
-        )
-        return self.output(hidden)
-
-
-class PlainAttention(nn.Module):
-    """biLSTM encoder, LSTM decoder with additive attention whose context enters the cell."""
-
-    def __init__(self, source_size: int, target_size: int, dim: int):
-        super().__init__()
-        self.source = nn.Embedding(source_size, dim)
-        self.target = nn.Embedding(target_size, dim)
-        self.encoder = nn.LSTM(dim, dim // 2, batch_first=True, bidirectional=True)
-        self.cell = nn.LSTMCell(2 * dim, dim)
-        self.query, self.key = nn.Linear(dim, dim, bias=False), nn.Linear(dim, dim)
-        self.score, self.readout = nn.Linear(dim, 1, bias=False), nn.Linear(3 * dim, dim)
-        self.output = nn.Linear(dim, target_size)
-        self.output.weight = self.target.weight
-        self.drop = nn.Dropout(0.1)
-
-    def forward(self, source: Tensor, lengths: Tensor, tokens: Tensor) -> Tensor:
-        packed = nn.utils.rnn.pack_padded_sequence(
-            self.drop(self.source(source)), lengths, batch_first=True, enforce_sorted=False
-        )
-        memory, _ = nn.utils.rnn.pad_packed_sequence(self.encoder(packed)[0], batch_first=True)
-        keys, padding = self.key(memory), (source == 0)
-        embedded = self.drop(self.target(tokens))
-        h = c = memory.new_zeros(memory.size(0), memory.size(2))
-        outputs = []
-        for t in range(tokens.size(1)):
-            scores = self.score(torch.tanh(self.query(h).unsqueeze(1) + keys)).squeeze(-1)
-            weights = scores.masked_fill(padding, float("-inf")).softmax(-1)
-            context = (weights.unsqueeze(1) @ memory).squeeze(1)
-            h, c = self.cell(torch.cat([embedded[:, t], context], -1), (h, c))
-            outputs.append(torch.tanh(self.readout(torch.cat([h, context, embedded[:, t]], -1))))
-        return self.output(self.drop(torch.stack(outputs, 1)))
-
-
-class PlainLuong(nn.Module):
-    """2-layer biLSTM encoder, LSTM decoder, dot attention after it."""
-
-    def __init__(self, source_size: int, target_size: int, dim: int):
-        super().__init__()
-        self.source = nn.Embedding(source_size, dim)
-        self.target = nn.Embedding(target_size, dim)
-        self.encoder = nn.LSTM(
-            dim, dim // 2, num_layers=2, batch_first=True, bidirectional=True, dropout=0.1
-        )
-        self.decoder = nn.LSTM(dim, dim, batch_first=True)
-        self.readout, self.output = nn.Linear(2 * dim, dim), nn.Linear(dim, target_size)
-        self.drop = nn.Dropout(0.1)
-
-    def forward(self, source: Tensor, lengths: Tensor, tokens: Tensor) -> Tensor:
-        packed = nn.utils.rnn.pack_padded_sequence(
-            self.drop(self.source(source)), lengths, batch_first=True, enforce_sorted=False
-        )
-        memory, _ = nn.utils.rnn.pad_packed_sequence(self.encoder(packed)[0], batch_first=True)
-        states, _ = self.decoder(self.drop(self.target(tokens)))
-        scores = (states @ memory.mT).masked_fill((source == 0).unsqueeze(1), float("-inf"))
-        both = torch.cat([states, scores.softmax(-1) @ memory], -1)
-        return self.output(self.drop(torch.tanh(self.readout(both))))
-
-
-class PlainGPT(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.embedding, self.positions = nn.Embedding(100, 256), nn.Embedding(256, 256)
-        layer = nn.TransformerEncoderLayer(
-            256, 4, 1024, 0.1, "gelu", batch_first=True, norm_first=True
-        )
-        self.body = nn.TransformerEncoder(layer, 4, nn.LayerNorm(256), enable_nested_tensor=False)
-        self.output = nn.Linear(256, 100)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        causal = nn.Transformer.generate_square_subsequent_mask(tokens.size(1))
-        x = self.embedding(tokens) + self.positions(torch.arange(tokens.size(1)))
-        return self.output(self.body(x, causal, is_causal=True))
-
-
-class PlainLM(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.embedding, self.output = nn.Embedding(VOCAB, 200), nn.Linear(200, VOCAB)
-        self.body = nn.LSTM(200, 200, num_layers=2, batch_first=True, dropout=0.2)
-        self.drop = nn.Dropout(0.2)
-        self.state: Any = None
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        x, state = self.body(self.drop(self.embedding(tokens)), self.state)
-        self.state = tuple(part.detach() for part in state)
-        return self.output(self.drop(x))
-
-
-# --- measuring ------------------------------------------------------------------------------------
-
-
-def speed(step: Step, seconds: float) -> float:
-    """Tokens a second, the median over steps, after a few to warm up."""
-    for i in range(3):
-        step(i)
-    rates, i, end = [], 3, perf_counter() + seconds
-    while perf_counter() < end:
-        began = perf_counter()
-        tokens = step(i)
-        rates.append((tokens, perf_counter() - began))
-        i += 1
-    middle = sorted(time / tokens for tokens, time in rates)
-    return 1 / median(middle)
+    parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help=", ".join(WORKLOADS))
+    parser.add_argument("--seconds", type=float, default=3, help="of each measurement")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument(
+        "--only",
+        nargs="*",
+        default=[],
+        metavar="NAME",
+        help=f"columns: {', '.join([*VARIANTS, *PEERS])}, and PEER-bf16",
+    )
+    parser.add_argument("--peers", type=Path, default=HERE.parent / ".venv-peers/bin/python")
+    parser.add_argument("--json", type=Path, default=Path("bench.json"))
+    parser.add_argument("--worker", choices=VARIANTS, help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--seed", type=int, default=1, help=argparse.SUPPRESS)
+    parser.add_argument("--ceiling", choices=["fp32", "bf16"], help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    columns = [*VARIANTS, *PEERS, *(f"{peer}-bf16" for peer, (_, has) in PEERS.items() if has)]
+    for given, known in ((chosen.workloads, WORKLOADS), (chosen.only, columns)):
+        if unknown := [name for name in given if name not in known]:
+            parser.error(f"no such name: {', '.join(unknown)}; there are {', '.join(known)}")
+    return chosen
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("shapes", nargs="*", default=SHAPES)
-    parser.add_argument("--seconds", type=float, default=10)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--worker", choices=["ours", "plain"])
-    chosen = parser.parse_args()
-    if chosen.worker:
-        build_step = {"ours": ours, "plain": plain}[chosen.worker]
-        torch.manual_seed(1)
-        print(speed(build_step(chosen.shapes[0]), chosen.seconds))
+    chosen = parse_arguments()
+    if chosen.ceiling:
+        print(json.dumps({"gflops": measuring.ceiling(chosen.ceiling)}))
         return
-    print(f"{'shape':10}{'saccade':>12}{'plain torch':>14}{'ratio':>8}")
-    for shape in chosen.shapes:
-        found: dict[str, list[float]] = {"ours": [], "plain": []}
-        for _ in range(chosen.rounds):
-            for who in found:
-                command = [sys.executable, __file__, shape, "--worker", who]
-                command += ["--seconds", str(chosen.seconds)]
-                done = subprocess.run(command, capture_output=True, text=True, check=True)
-                found[who].append(float(done.stdout))
-        one, other = median(found["ours"]), median(found["plain"])
-        print(f"{shape:10}{one:12,.0f}{other:14,.0f}{one / other:8.2f}", flush=True)
+    if chosen.worker:
+        (name,) = chosen.workloads
+        found = measure_ours(name, chosen.worker, chosen.folder, chosen.seed, chosen.seconds)
+        print(json.dumps(found))
+        return
+    began = perf_counter()
+    results = campaign(chosen.workloads or list(WORKLOADS), chosen)
+    chosen.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    took = (perf_counter() - began) / 60
+    best = ", ".join(f"{name} {value:.0f}" for name, value in results["ceiling_gflops"].items())
+    print(f"\na large product has {best} GFLOP/s; {took:.0f} minutes in all; see {chosen.json}")
 
 
 if __name__ == "__main__":

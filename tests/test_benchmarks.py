@@ -1,0 +1,117 @@
+"""The training benchmark, on its smallest workload and for a few steps, so that it never rots."""
+
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from saccade.config import parse
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+SMALLEST = "g2p"
+DISTURBED = 1.0  # tokens a second, of a round that does not count
+
+
+@pytest.fixture(autouse=True)
+def _on_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+
+
+def test_every_workload_is_a_configuration_and_has_a_network_of_plain_torch(tmp_path: Path) -> None:
+    from torch_networks import network_of
+    from workloads import WORKLOADS, settings
+
+    for name, work in WORKLOADS.items():
+        assert parse(settings(name, tmp_path, 1), name).train.evaluate_every
+        tokens = torch.randint(5, 30, (2, 6))
+        inputs = (tokens,) if work.streams else (tokens, torch.tensor([6, 6]), tokens)
+        assert network_of(work)(*inputs).shape == (2, 6, work.vocab), name
+
+
+def test_our_loop_is_measured(tmp_path: Path) -> None:
+    from train_speed import measure_ours
+    from workloads import write_files
+
+    write_files(SMALLEST, tmp_path)
+    found = measure_ours(SMALLEST, "fp32", tmp_path, seed=1, seconds=0.2)
+    assert found["tokens_per_second"] > 0
+    assert found["steps"] > 2
+    assert found["peak_mb"] > 50
+    assert (found["precision"], found["processes"]) == ("fp32", 1)
+
+
+def test_our_tokens_are_those_of_the_batches_that_the_peers_get(tmp_path: Path) -> None:
+    from train_peers import read_batches, said
+    from train_speed import VARIANTS, our_steps
+    from workloads import PAD, batches_file, save_batches, settings, write_files
+
+    write_files(SMALLEST, tmp_path)
+    save_batches(SMALLEST, tmp_path, [1])
+    counts = [int((said(batch) != PAD).sum()) for batch in read_batches(batches_file(tmp_path, 1))]
+    raw = settings(SMALLEST, tmp_path, 1)
+    raw["train"] |= VARIANTS["fp32"]
+    work = our_steps(raw, tmp_path / "run", {})
+    first, _ = next(work)  # the time before it is no training
+    steps, tokens = next(work)
+    work.close()
+    assert tokens == pytest.approx(sum(counts[first : first + steps]), rel=0.02)
+
+
+def test_a_peer_takes_the_batches_of_our_loader(tmp_path: Path) -> None:
+    from train_peers import fast_torch, read_batches, said, steps
+    from workloads import PAD, WORKLOADS, batches_file, files, save_batches, write_files
+
+    write_files(SMALLEST, tmp_path)
+    assert 1e6 < save_batches(SMALLEST, tmp_path, [7]) < 1e7
+    batches = read_batches(batches_file(tmp_path, 7))
+    lines = files(SMALLEST, tmp_path)[0].read_text().splitlines()
+    phones = sum(len(line.split("\t")[1].split()) + 1 for line in lines)  # and the end
+    assert sum(int((said(batch) != PAD).sum()) for batch in batches) == phones
+    network, forward = fast_torch(WORKLOADS[SMALLEST])
+    done = list(islice(steps(network, forward, batches, bf16=False), 2))
+    assert done == [(1, int((said(batch) != PAD).sum())) for batch in batches[:2]]
+
+
+def test_disturbed_segments_are_done_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    import measuring
+
+    clock, foreign = 0.0, 0.0
+    disturbed = {4, 5}  # the steps in which somebody else takes a core, and ours is slow
+
+    def work() -> Any:
+        nonlocal clock, foreign
+        for step in range(1, 100):
+            clock += 4.0 if step in disturbed else 1.0
+            foreign += 2.0 if step in disturbed else 0.01
+            yield 1, 100
+
+    monkeypatch.setattr(measuring, "perf_counter", lambda: clock)
+    monkeypatch.setattr(measuring, "foreign_seconds", lambda: foreign)
+    found = measuring.measure(work(), 5.0)
+    assert found["tokens_per_second"] == 100
+    assert (found["clean_seconds"], found["disturbed_seconds"]) == (5.0, 8.0)
+    assert not found["disturbed"]
+
+
+def test_ratios_are_to_the_best_peer_in_undisturbed_rounds() -> None:
+    from train_speed import Contestant, summary
+
+    def entrant(name: str, ours: bool, speeds: list[float], peak: float) -> Contestant:
+        rounds = [
+            {"tokens_per_second": speed, "peak_mb": peak, "disturbed": speed == DISTURBED}
+            for speed in speeds
+        ]
+        return Contestant(name, [], ours, "fp32", rounds)
+
+    entrants = [
+        entrant("fp32", True, [300, 200, 100], 50),
+        entrant("slow", False, [50], 10),
+        entrant("fast", False, [DISTURBED, DISTURBED, DISTURBED, 100], 100),
+    ]
+    found = summary(entrants, 1e6, {"fp32": 1.0})
+    ours = found["contestants"]["fp32"]
+    assert found["best_peer"] == "fast"
+    assert (ours["speed_ratio"], ours["memory_ratio"]) == (2.0, 0.5)
+    assert ours["ceiling_share"] == pytest.approx(0.2)
