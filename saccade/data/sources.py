@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, cast
 
 from saccade import config as c
+from saccade.data.detect import numeric
 from saccade.data.layout import SAMPLE_LINES, layout_of, usual_keys
 from saccade.data.lines import (
     Defect,
@@ -279,6 +280,8 @@ def _object_example(
 def _json_text(value: object, target_type: c.TargetType) -> str | None:
     """A JSON value as text; None where it is none. A list is words where each has a label."""
     if isinstance(value, bool | int | float):
+        value = json.dumps(value)
+    if numeric(value):
         value = json.dumps(value)
     if target_type == "labels" and isinstance(value, list):
         words = [str(word) for word in value]

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from saccade import config as c
-from saccade.config.schema import Strict
+from saccade.config.readers import Strict
 from saccade.config.toml import validate
 from saccade.data.layout import detect_layout
 from saccade.data.lines import Example
