@@ -31,7 +31,6 @@ from saccade.runs.guard import check_ids, own_paths
 from saccade.runs.run import load
 from saccade.setup.prepare import reopen
 from saccade.tasks.generate import GeneratingTask
-from saccade.tasks.registry import load_task
 from saccade.tasks.task import Task
 from saccade.training import loop
 from saccade.training.saving import restore
@@ -209,8 +208,8 @@ def resuming_is_never_having_stopped(sample: Sample) -> Law:
         }
     )
     config = own_paths(sample.config, sample.folder).model_copy(update={"train": train})
-    task = load_task(config, sample.folder)
     ready = reopen(config, sample.folder)
+    task = ready.task
     check_ids(task, ready.train, sample.folder)
     few = sample.examples[:2]
     dev = task.encode(few)

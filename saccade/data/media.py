@@ -190,6 +190,12 @@ class MediaField(Field):
                 self._recent_bytes -= self._recent.popitem(last=False)[1].nbytes
         return row
 
+    def positions(self, cell: Cell) -> int:
+        """How many positions the row of a cell has; no more of its file is read than must be."""
+        if not cell.folder and cell.text in self.known:
+            return int(self.length(np.array([self.row(cell).size]))[0])
+        return self.measure(cell)
+
     def padded(self, rows: Sequence[Array]) -> Padded:
         return self.collate(rows, None)
 
@@ -279,7 +285,7 @@ class Made:
 
     @property
     def lengths(self) -> Array:
-        return np.array([self.field.measure(cell) for cell in self.cells], np.int64)
+        return np.array([self.field.positions(cell) for cell in self.cells], np.int64)
 
     def row(self, number: int, variant: int) -> Array:
         return self.field.row(self.cells[number], variant)
@@ -373,7 +379,7 @@ class FeatureWriter:
             here = [os.path.abspath(cell.folder), cell.text]
             text = np.frombuffer(json.dumps(here).encode(), np.uint8)
             flat = [text, *[text[:0]] * (field.variants - 1)]
-            length = field.measure(cell)
+            length = field.positions(cell)
         for part in flat:
             part.tofile(self.values)
             self.end += len(part)

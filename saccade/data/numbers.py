@@ -51,10 +51,10 @@ class NumbersField(MediaField):
 
     def collate(self, rows: Sequence[Array], keys: Sequence[Any] | None) -> Padded:
         lengths = torch.tensor([len(row) for row in rows])
-        values = torch.zeros(len(rows), max(1, int(lengths.max())), self.size_of_vector)
+        values = np.zeros((len(rows), max(map(len, rows)), self.size_of_vector), np.float32)
         for b, row in enumerate(rows):
-            values[b, : len(row)] = torch.from_numpy(np.asarray(row, np.float32))
-        return Padded(values, lengths)
+            values[b, : len(row)] = row
+        return Padded(torch.from_numpy(values), lengths)
 
     def constants(self) -> dict[str, Any]:
         lists = {"mean": self.mean.tolist(), "deviation": self.deviation.tolist()}

@@ -13,7 +13,7 @@ from saccade.data.media import Cell, Fitting, MediaField, generator, required
 from saccade.errors import ConfigError, DataError
 from saccade.nn.padded import Padded
 
-FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "MPO")  # others are not tried
+FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")  # others are not tried
 MAX_PIXELS = 1 << 26  # of a file: more are refused before they are decoded
 
 

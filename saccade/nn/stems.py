@@ -150,12 +150,17 @@ class ResidualBlock(nn.Module):
         self.norm1, self.norm2 = group_norm(before), group_norm(after)
         self.conv1 = nn.Conv2d(before, after, 3, stride, padding=1, bias=False)
         self.conv2 = nn.Conv2d(after, after, 3, padding=1, bias=False)
+        self.stride = stride
         same = before == after and stride == 1
-        self.skip = nn.Identity() if same else nn.Conv2d(before, after, 1, stride, bias=False)
+        self.skip = nn.Identity() if same else nn.Conv2d(before, after, 1, bias=False)
 
     def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B E G V"]:
         inner = F.relu(self.norm1(x))
-        skipped = x if isinstance(self.skip, nn.Identity) else self.skip(inner)
+        skipped = x
+        if not isinstance(self.skip, nn.Identity):
+            # Means rather than a stride: nothing is left out, and oneDNN's gradient of a
+            # 1 x 1 convolution with a stride writes beyond its end (torch 2.13, two threads).
+            skipped = self.skip(F.avg_pool2d(inner, self.stride) if self.stride > 1 else inner)
         inner = self.conv2(F.relu(self.norm2(self.conv1(inner))))
         return skipped + inner  # type: ignore[no-any-return]
 
