@@ -71,7 +71,7 @@ def captions(folder: Path, count: int = 40) -> Path:
     return write_jsonl(folder / "captions.jsonl", rows)
 
 
-def questions(folder: Path, count: int = 40) -> Path:
+def questions(folder: Path, count: int = 60) -> Path:
     rows = []
     for i, (name, colour, shape) in enumerate(shapes(folder, count)):
         asked = ("what colour is it?", colour) if i % 2 else ("what shape is it?", shape)
