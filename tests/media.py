@@ -103,10 +103,11 @@ def series(folder: Path, count: int = 60) -> Path:
     return write_jsonl(folder / "series.jsonl", rows)
 
 
-SMALL = {
-    "train.steps": 4,
-    "train.evaluate_every": 2,
-    "train.processes": 1,
-    "encoder.dim": 16,
-    "task.columns.image.channels": 8,
-}
+def steps(folder: Path, count: int = 60) -> Path:
+    """Series of which each step is low or high."""
+    numbers, rows = np.random.default_rng(4), []
+    for _ in range(count):
+        values = numbers.normal(size=(int(numbers.integers(2, 9)), 2)).round(3)
+        labels = ["high" if value > 0 else "low" for value in values[:, 0]]
+        rows.append({"series": values.tolist(), "tags": labels})
+    return write_jsonl(folder / "steps.jsonl", rows)

@@ -149,6 +149,8 @@ class Scan:
             yield Block(start, rows, self._columns(rows))
 
     def _columns(self, rows: list[Example]) -> list[list[str]]:
+        if self.target_type == "labels" and self.skipped:
+            return [[""] * len(rows)]
         if self.target_type == "labels":
             return [[" ".join(row.source) for row in rows]]
         texts = [list(column) for column in zip(*(row.source for row in rows), strict=True)]

@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 
 from saccade.config.readers import (
     NonNegative,
+    Numbers,
     Positive,
     PositiveFloat,
     Reader,
@@ -103,13 +104,24 @@ class Classify(TaskSettings):
 
 
 class Tag(TaskSettings):
-    """A label for every word."""
+    """A label for every word, or for every step of a series of numbers."""
 
     tables = ("encoder", "head")
     target_type = "labels"
 
     kind: Literal["tag"] = "tag"
     tokenizer: Tokenizer = Tokenizer(kind="bpe", size=4000)
+    columns: dict[str, Reader] = Field(default={})  # the source, where it is a series of numbers
+
+    @model_validator(mode="after")
+    def steps(self) -> Self:
+        for name, reader in self.columns.items():
+            if not isinstance(reader, Numbers) or reader.stride > 1 or len(self.columns) > 1:
+                raise ValueError(
+                    f"columns.{name}: a label stands at each word, or at each step of one series "
+                    "of numbers with stride = 1"
+                )
+        return self
 
 
 class Translate(TaskSettings):
@@ -503,6 +515,8 @@ class Config(Strict):
             raise ValueError(
                 "head: pool 'last' is a recurrent encoder's last state; use mean, max or attention"
             )
+        if isinstance(self.task, Tag) and isinstance(self.encoder, Pyramid):
+            raise ValueError("encoder: a pyramid has fewer positions than there are labels")
         longest = self.task.context if isinstance(self.task, LanguageModel) else self.data.max_len
         for name in ("encoder", "decoder"):
             part = getattr(self, name)

@@ -36,6 +36,11 @@ def _suffixed(cell: str, suffixes: tuple[str, ...]) -> bool:
     return path.lower().endswith(suffixes)
 
 
+def is_series(cell: str) -> bool:
+    """Whether a cell holds or names a series of vectors."""
+    return (cell[:2] == "[[" and is_numbers(cell)) or _suffixed(cell, ARRAYS)
+
+
 def is_numbers(cell: str) -> bool:
     """Whether a cell is a list of numbers, or of lists of them."""
     if cell[:1] != "[":

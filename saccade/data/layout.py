@@ -222,9 +222,15 @@ def _numbered(row: Example) -> dict[str | int, Any]:
 
 def _tagged(found: Layout, row: Mapping[Any, Any], kind: str | None) -> Layout:
     """The same layout; where both sides of a row are lists, each word has a label."""
-    if kind is None and all(isinstance(row.get(k), list) for k in (found.source[0], found.target)):
+    sides = [row.get(key) for key in (found.source[0], found.target)]
+    lists = [side for side in sides if isinstance(side, list)]
+    even = len({len(side) for side in lists}) == 1 or not found.media  # a label at each step
+    if kind is None and len(lists) == 2 and even:
         task = USUAL_TASK["labels"]
-        return replace(found, task=task, reason=f"lists of words and of labels: {task}")
+        reason = f"lists of words and of labels: {task}"
+        if found.media:
+            reason = f"numbers in {found.source[0]!r}, a label for each step: {task}"
+        return replace(found, task=task, reason=reason)
     return found
 
 

@@ -27,6 +27,7 @@ class NumbersField(MediaField):
     def __init__(self, reader: c.Media, mean: Array, deviation: Array, stored: bool = True):
         super().__init__(reader, len(mean), stored)
         self.mean, self.deviation = mean, deviation
+        self.per_position = False  # whether each vector is to have a label of its own
 
     def make(self, cell: Cell) -> Array:
         return self.normalised(series_of(cell), cell)
@@ -54,7 +55,11 @@ class NumbersField(MediaField):
         values = np.zeros((len(rows), max(map(len, rows)), self.size_of_vector), np.float32)
         for b, row in enumerate(rows):
             values[b, : len(row)] = row
-        return Padded(torch.from_numpy(values), lengths)
+        words = None
+        if self.per_position:
+            places = torch.arange(values.shape[1])
+            words = places.where(places < lengths[:, None], -1)
+        return Padded(torch.from_numpy(values), lengths, words)
 
     def constants(self) -> dict[str, Any]:
         lists = {"mean": self.mean.tolist(), "deviation": self.deviation.tolist()}

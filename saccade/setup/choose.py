@@ -125,7 +125,7 @@ def _name_media(task: dict[str, Any], layout: Layout, data: c.Data) -> None:
     if not media and data.source and data.target is not None:  # the columns were not looked at
         with suppress(DataError):
             media = dict(detect_layout(data.train, data.model_copy(update={"target": None})).media)
-    if media and task["kind"] in ("classify", "translate"):
+    if media and task["kind"] != "language":
         own = dict(task.get("columns", {}))
         for name in (one for one in layout.source if one in media):
             own[str(name)] = {"kind": media[name]} | dict(own.get(str(name), {}))

@@ -36,6 +36,10 @@ def media_defaults(
         chosen["task"]["tokenizer"] = {"kind": "word", "size": 10_000, "split_punctuation": True}
         chosen["train"] |= {"patience": 10, "epochs": _epochs(n, 60)}
         return chosen
+    if kind == "tag":
+        chosen["head"] = {"kind": "per_word", "dropout": dropout}
+        chosen["train"] |= {"epochs": _epochs(n, 60)}
+        return chosen
     chosen["decoder"] = DECODER | {"dim": dim, "dropout": dropout}
     chosen["task"] |= _target(seen)
     chosen["train"] |= {"epochs": _epochs(n, 60)}

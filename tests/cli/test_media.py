@@ -37,6 +37,7 @@ FILES: dict[str, Any] = {
     "digits": (media.digits, {}),
     "speech": (media.speech, {"decoder.dim": 16, "task.columns.1.speed": 0.1}),
     "series": (media.series, {}),
+    "steps": (media.steps, {}),
 }
 
 
@@ -60,6 +61,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         ("digits", "classify", "sounds in 1, 2 has 10 different labels in 300 lines: classify"),
         ("speech", "translate", "sounds in 1, 2 has 300 different texts in 300 lines: translate"),
         ("series", "classify", "numbers in 'series', 'label' has 3 different labels"),
+        ("steps", "tag", "numbers in 'series', a label for each step: tag"),
     ],
 )
 def test_files_of_media_are_understood(name: str, task: str, said: str, tmp_path: Path) -> None:
@@ -241,6 +243,21 @@ def test_a_label_can_be_a_source(tmp_path: Path, call: Call) -> None:
     said = call("predict", run, tmp_path / "in.tsv")
     assert said.code == 0
     assert "in.tsv:2: unknown label 'wonderful': the labels are" in said.err
+
+
+def test_each_step_of_a_series_has_a_label(
+    runs: dict[str, Path], call: Call, tmp_path: Path
+) -> None:
+    run = saccade.load(runs["steps"])
+    found = run.predict(["[[1, 0], [-1, 0], [2, 2]]", "[[1, 0, 5]]", "[[1, 1]]"])
+    assert [len(one.text.split()) for one in found] == [3, 0, 1]
+    assert "has vectors of 3 numbers" in found[1].problem
+    path = media.steps(tmp_path)
+    with path.open("a") as file:
+        file.write(json.dumps({"series": [[1, 2], [3, 4]], "tags": ["high"]}) + "\n")
+    done = call("train", path, "--out", tmp_path / "run")
+    assert done.code == 2
+    assert "steps.jsonl:61: 2 steps, but 1 label; write one label for every step" in done.err
 
 
 # --- mistakes -------------------------------------------------------------------------------------

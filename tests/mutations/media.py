@@ -19,7 +19,10 @@ MEDIA = (
         "saccade/nn/bodies.py",
         "lengths = (lengths + 1) // 2",
         "lengths = lengths // 2 + 1",
-        (f"{LAWS}::test_a_batch_is_its_rows", f"{LAWS}::test_a_strided_stem_shortens"),
+        (
+            f"{LAWS}::test_a_batch_is_its_rows",
+            f"{LAWS}::test_a_strided_stem_shortens_and_a_pyramid_halves",
+        ),
     ),
     Mutation(
         "pictures: the tag that says how to turn is not obeyed",
