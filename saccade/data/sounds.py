@@ -117,8 +117,8 @@ def header_of(cell: Cell) -> tuple[int, int]:
         info = soundfile.info(path)
         samples, rate, channels = int(info.frames), int(info.samplerate), int(info.channels)
     except Exception as error:  # its own errors derive from several
-        what = str(error).removeprefix(f"Error opening {path!r}: ")
-        raise DataError(f"{cell.lead}: {what} save it as WAV or FLAC") from None
+        what = str(error).removeprefix(f"Error opening {path!r}: ").rstrip(".")
+        raise DataError(f"{cell.lead}: {what}; save it as WAV or FLAC") from None
     if samples <= 0 or rate <= 0:
         raise DataError(f"{cell.lead}: has no samples; remove the example, or record it again")
     if samples > MAX_SECONDS * rate:

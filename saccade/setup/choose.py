@@ -22,7 +22,7 @@ from saccade.data.lines import Example, counted
 from saccade.data.sources import examples, read
 from saccade.errors import ConfigError, DataError
 from saccade.models.presets import expand
-from saccade.setup.media import media_defaults
+from saccade.setup.media import media_defaults, tables_of
 from saccade.setup.survey import Survey, survey, tag_separator
 
 
@@ -126,10 +126,8 @@ def _name_media(task: dict[str, Any], layout: Layout, data: c.Data) -> None:
         with suppress(DataError):
             media = dict(detect_layout(data.train, data.model_copy(update={"target": None})).media)
     if media and task["kind"] != "language":
-        own = dict(task.get("columns", {}))
-        for name in (one for one in layout.source if one in media):
-            own[str(name)] = {"kind": media[name]} | dict(own.get(str(name), {}))
-        task["columns"] = own
+        read = {name: media[name] for name in layout.source if name in media}
+        task["columns"] = tables_of(read, task.get("columns", {}))
 
 
 def _refuse_uneven(data: c.Data) -> None:

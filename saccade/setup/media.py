@@ -50,6 +50,14 @@ def media_defaults(
     return chosen
 
 
+def tables_of(media: Mapping[Any, str], own: Mapping[str, Any]) -> dict[str, Any]:
+    """The tables of columns, with one for each that holds media, of its kind."""
+    tables = dict(own)
+    for name, kind in media.items():
+        tables[str(name)] = {"kind": kind} | dict(own.get(str(name), {}))
+    return tables
+
+
 def _reader(reader: dict[str, Any], n: int) -> dict[str, Any]:
     """What is left open of how a column is read; augmentation where examples are few."""
     match reader.get("kind"):

@@ -33,7 +33,7 @@ PICTURE |= {"task.columns.image.cell": 8, "task.columns.image.channels": 8}
 QUICK = {"train.steps": 4, "train.evaluate_every": 4, "train.processes": 1, "encoder.dim": 16}
 FILES: dict[str, Any] = {
     "captions": (media.captions, PICTURE | {"decoder.dim": 16}),
-    "vqa": (media.questions, PICTURE | {"encoder.num_heads": 2}),
+    "vqa": (media.questions, PICTURE | {"encoder.num_heads": 2, "data.dev_share": 0.2}),
     "digits": (media.digits, {}),
     "speech": (media.speech, {"decoder.dim": 16, "task.columns.1.speed": 0.1}),
     "series": (media.series, {}),
@@ -243,6 +243,19 @@ def test_a_label_can_be_a_source(tmp_path: Path, call: Call) -> None:
     said = call("predict", run, tmp_path / "in.tsv")
     assert said.code == 0
     assert "in.tsv:2: unknown label 'wonderful': the labels are" in said.err
+
+
+def test_examples_from_memory_may_name_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    media.shapes(tmp_path, 40)
+    monkeypatch.chdir(tmp_path)
+    rows = [(f"pictures/{i}.png", f"caption number {i}") for i in range(40)]
+    settings = QUICK | {"task.columns.1.height": 16, "task.columns.1.width": 16}
+    run = saccade.train(rows, out=tmp_path / "run", settings=settings, quiet=True)
+    assert run.task.config.task.columns["1"].kind == "picture"
+    assert not run.predict("pictures/3.png").problem
+    assert run.predict("pictures/999.png").problem
 
 
 def test_each_step_of_a_series_has_a_label(
