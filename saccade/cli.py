@@ -145,7 +145,9 @@ def verify(run: RunFolder, as_json: AsJson = False) -> None:
 @app.command()
 def predict(
     run: RunFolder,
-    file: Annotated[Path | None, typer.Argument(help="Lines to read; else standard input.")] = None,
+    file: Annotated[
+        Path | None, typer.Argument(help="Lines, or one photo or sound; else standard input.")
+    ] = None,
     width: Annotated[int | None, typer.Option(help="The beam's width; 1 is greedy search.")] = None,
     nbest: Annotated[int, typer.Option(help="Answers to each line, the best first.")] = 1,
     sample: Annotated[bool, typer.Option("--sample", help="Sample instead of searching.")] = False,

@@ -15,7 +15,7 @@ from saccade.data.media import Cell, Fitting, MediaField, required
 from saccade.errors import CheckpointError, DataError
 from saccade.nn.padded import Padded
 
-MAX_NUMBERS = 1 << 26  # of one example
+MAX_NUMBERS = 1 << 24  # of one example
 
 
 class NumbersField(MediaField):

@@ -97,6 +97,7 @@ def opened(cell: Cell) -> Any:
         what = "no picture that can be read" if "identify" in str(error) else str(error)
         raise DataError(f"{cell.lead}: {what}; save it as PNG or JPEG") from None
     if size > MAX_PIXELS:
+        image.close()
         raise DataError(f"{cell.lead}: {_too_large(f'{image.width} x {image.height} pixels')}")
     return image
 
