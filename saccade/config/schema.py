@@ -360,6 +360,8 @@ class Train(Strict):
     word_dropout: Share = 0.0  # a share of input tokens becomes <unk>
     # a share of the decoder's inputs is its own guess, at the end of training
     scheduled_sampling: Share = 0.0
+    # the weight of a CTC loss of the encoder beside the decoder's: for sound, of which little is
+    ctc: Share = 0.0
 
     # decay of the moving average of weights; 0 is off
     average: Annotated[float, Field(ge=0, lt=1)] = 0.0
@@ -510,6 +512,8 @@ class Config(Strict):
             raise ValueError(f"head: the task '{self.task.kind}' needs kind = '{kind}'")
         if self.train.scheduled_sampling and self.task.kind != "translate":
             raise ValueError("train: scheduled_sampling is for the task 'translate' alone")
+        if self.train.ctc and self.task.kind != "translate":
+            raise ValueError("train: ctc is for the task 'translate' alone")
         pooled = self.head.pool if isinstance(self.head, Pooled) else ""
         if pooled == "last" and not isinstance(self.encoder, RecurrentEncoder | Pyramid):
             raise ValueError(

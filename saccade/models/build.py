@@ -80,9 +80,14 @@ def build_network(config: c.Config, sources: Sequence[Source], target: Inventory
                 assert isinstance(encoder, encoders.Encoder)
                 assert isinstance(encoder.stem, stems.TextStem)
                 encoder.stem.embedding.weight = decoder.embedding.weight
+            monotone = None
+            if train.ctc and encoder is not None:
+                monotone = heads.Monotone(encoder.dim, target.size, target.special[0])
             return Generator(
                 encoder,
                 decoder,
+                monotone=monotone,
+                ctc=train.ctc,
                 label_smoothing=train.label_smoothing,
                 scheduled_sampling=train.scheduled_sampling,
                 special=target.special,

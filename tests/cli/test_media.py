@@ -35,7 +35,10 @@ FILES: dict[str, Any] = {
     "captions": (media.captions, PICTURE | {"decoder.dim": 16}),
     "vqa": (media.questions, PICTURE | {"encoder.num_heads": 2, "data.dev_share": 0.2}),
     "digits": (media.digits, {}),
-    "speech": (media.speech, {"decoder.dim": 16, "task.columns.1.speed": 0.1}),
+    "speech": (
+        media.speech,
+        {"decoder.dim": 16, "task.columns.1.speed": 0.1, "train.ctc": 0.3},
+    ),
     "series": (media.series, {}),
     "steps": (media.steps, {}),
 }
