@@ -1,9 +1,10 @@
 """Numbers: a vector, or a series of vectors, from a JSON list, a .npy or a .npz file."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar, Self, cast
+from typing import IO, Any, ClassVar, Self, cast
 from zipfile import ZipFile
 
 import numpy as np
@@ -155,37 +156,45 @@ def _listed(cell: Cell) -> Array:
 
 def array_of(cell: Cell) -> Array:
     """The array in a .npy file, or of this name in a .npz file; never a pickle."""
-    path = required(cell)
     shape_of(cell)
-    try:
-        found = np.load(path, allow_pickle=False)
-        if isinstance(found, np.lib.npyio.NpzFile):
-            with found:
-                return np.asarray(found[_member(cell, found.files)])
-        return np.asarray(found)
-    except Exception as error:  # a damaged file may make its reader raise anything
-        raise DataError(f"{cell.lead}: cannot be read: {error}; write it again") from None
+    with _named(cell), _opened(cell) as file:
+        return np.asarray(np.lib.format.read_array(file, allow_pickle=False))
 
 
 def shape_of(cell: Cell) -> tuple[int, int]:
     """The shape of a file's array as a series, from its header; DataError if it is too large."""
-    path = required(cell)
-    try:
-        if path.endswith(".npz"):
-            with ZipFile(path) as archive:
-                names = [name.removesuffix(".npy") for name in archive.namelist()]
-                with archive.open(_member(cell, names) + ".npy") as file:
-                    shape, dtype = _header(file)
-        else:
-            with open(path, "rb") as file:
-                shape, dtype = _header(file)
-    except Exception as error:  # a header is parsed as Python, an archive by another library
-        raise DataError(f"{cell.lead}: cannot be read: {error}; write it again") from None
+    with _named(cell), _opened(cell) as file:
+        shape, dtype = _header(file)
     if dtype.hasobject or len(shape) not in (1, 2) or not min(shape, default=0):
         raise DataError(f"{cell.lead}: is no array of numbers (S, F), but {dtype} {shape}")
     if int(np.prod([int(n) for n in shape], dtype=object)) > MAX_NUMBERS:
         raise DataError(f"{cell.lead}: has the shape {shape}, too large for one example; cut it")
     return (1, shape[0]) if len(shape) == 1 else (shape[0], shape[1])
+
+
+@contextmanager
+def _opened(cell: Cell) -> Iterator[IO[bytes]]:
+    """The file of an array, or its part of an archive."""
+    path = required(cell)
+    if not path.endswith(".npz"):
+        with open(path, "rb") as file:
+            yield file
+        return
+    with ZipFile(path) as archive:
+        names = [name.removesuffix(".npy") for name in archive.namelist()]
+        with archive.open(_member(cell, names) + ".npy") as part:
+            yield part
+
+
+@contextmanager
+def _named(cell: Cell) -> Iterator[None]:
+    """Whatever goes wrong inside is a DataError with the name of the cell."""
+    try:
+        yield
+    except DataError:
+        raise
+    except Exception as error:  # a header is parsed as Python, an archive by another library
+        raise DataError(f"{cell.lead}: cannot be read: {error}; write it again") from None
 
 
 def _header(file: Any) -> tuple[tuple[int, ...], Any]:
