@@ -145,7 +145,9 @@ def verify(run: RunFolder, as_json: AsJson = False) -> None:
 @app.command()
 def predict(
     run: RunFolder,
-    file: Annotated[Path | None, typer.Argument(help="Lines to read; else standard input.")] = None,
+    file: Annotated[
+        Path | None, typer.Argument(help="Lines, or one photo or sound; else standard input.")
+    ] = None,
     width: Annotated[int | None, typer.Option(help="The beam's width; 1 is greedy search.")] = None,
     nbest: Annotated[int, typer.Option(help="Answers to each line, the best first.")] = 1,
     sample: Annotated[bool, typer.Option("--sample", help="Sample instead of searching.")] = False,
@@ -182,7 +184,11 @@ def predict(
     named = file is not None and str(file) != "-"
     name = str(file) if named else "standard input"
     unknown: list[int] = []  # of each line that has what the model has no token for
-    inputs = model.sources(file) if file and model.reads(file) else lines(file)
+    model.root = _root(settings)
+    inputs: Any = model.sources(file) if file and model.reads(file) else lines(file)
+    alone = file is not None and model.is_input(file)
+    if alone:  # not a list of inputs
+        inputs = [str(file)]
     if stream:
         lone = nbest == 1 and (width or 1) == 1 and not (prefix or prefixes or others or as_json)
         if not lone or int8 or engine == "ctranslate2":
@@ -192,7 +198,9 @@ def predict(
             )
         request = model.text_request(wanted)
         for number, item in enumerate(inputs, 1):
-            for piece in model.stream_text(item, number=number, request=request, file=name):
+            for piece in model.stream_text(
+                item, number=number, request=request, file=None if alone else name
+            ):
                 print(one_line(piece), end="", flush=True)
             print(flush=True)
             unknown += [count] if (count := model.unknown(item)) else []
@@ -207,9 +215,9 @@ def predict(
     begin: Any = lines(prefixes) if prefixes else repeat(prefix)
     at_once = 1 if not named and sys.stdin.isatty() else LINES_AT_ONCE
     lost = 0
-    found = model.stream(inputs, request, begin, at_once, name)
+    found = model.stream(inputs, request, begin, at_once, None if alone else name)
     with model:  # its processes end with it, also when it is interrupted
-        for number, one in enumerate(counting(found, file if named else None), 1):
+        for number, one in enumerate(counting(found, file if named and not alone else None), 1):
             if one.problem:
                 lost += 1
                 say(f"{model.place(number, name)}: {one.problem}; left empty")
@@ -280,6 +288,7 @@ def evaluate(
     device = _device(wanted)
     fellows = [load(other, device) for other in others or []]
     model = load(run, device)
+    model.root = _root(settings)
     scores = following(model.evaluating(*(data or []), settings=wanted, others=fellows))
     if as_json:
         print(json.dumps(scores))
@@ -289,7 +298,9 @@ def evaluate(
 
 
 @app.command()
-def score(run: RunFolder, data: Data, as_json: AsJson = False) -> None:
+def score(
+    run: RunFolder, data: Data, settings: DecodeSettings = None, as_json: AsJson = False
+) -> None:
     """Print log p of each target. A line for each example: log p, tokens, perplexity."""
     from math import exp
 
@@ -299,7 +310,10 @@ def score(run: RunFolder, data: Data, as_json: AsJson = False) -> None:
     _end_quietly()
     tune_malloc()
     total, tokens = 0.0, 0
-    for log_p, count in load(run).score(*data):
+    model = load(run)
+    _decode(settings, None, False)
+    model.root = _root(settings)
+    for log_p, count in model.score(*data):
         total, tokens = total + log_p, tokens + count
         perplexity = exp(min(-log_p / max(count, 1), 700.0))
         if as_json:
@@ -445,7 +459,8 @@ def _decode(settings: list[str] | None, engine: str | None, int8: bool) -> dict[
     raw: dict[str, Any] = {}
     for setting in settings or []:
         assign_text(raw, setting)
-    if set(raw) - {"decode"}:
+    raw.get("data", {}).pop("root", None)  # see _root
+    if set(raw) - {"decode", "data"} or raw.get("data"):
         raise ConfigError(
             "--set: only the keys of decode can be changed here, as in --set decode.alpha=0.6; "
             "the rest was settled in training"
@@ -453,6 +468,16 @@ def _decode(settings: list[str] | None, engine: str | None, int8: bool) -> dict[
     wanted = dict(raw.get("decode", {}))
     wanted |= {"engine": engine} if engine is not None else {}
     return wanted | ({"int8": True} if int8 else {})
+
+
+def _root(settings: list[str] | None) -> str:
+    """The folder that paths to media in data files may lead to; "" is that of each file."""
+    from saccade.config import assign_text
+
+    raw: dict[str, Any] = {}
+    for setting in settings or []:
+        assign_text(raw, setting)
+    return str(raw.get("data", {}).get("root", ""))
 
 
 def _device(decode: dict[str, Any]) -> Literal["auto", "cpu"]:

@@ -19,7 +19,6 @@ from torch import Tensor
 
 from saccade import config as c
 from saccade.data.batches import Batch, collate
-from saccade.data.corpora import Examples
 from saccade.data.lines import Example
 from saccade.decoding.search import beam_search, greedy
 from saccade.decoding.steps import stepper
@@ -32,7 +31,6 @@ from saccade.runs.guard import check_ids, own_paths
 from saccade.runs.run import load
 from saccade.setup.prepare import reopen
 from saccade.tasks.generate import GeneratingTask
-from saccade.tasks.registry import load_task
 from saccade.tasks.task import Task
 from saccade.training import loop
 from saccade.training.saving import restore
@@ -84,7 +82,10 @@ def verify(folder: Path) -> Iterator[Law]:
     if not (folder / "data" / "dev.jsonl").exists():
         yield from (Law(name, None, note="the run's data/ is gone") for name in LAWS)
         return
-    rows = sorted(Examples(folder / "data" / "dev.jsonl"), key=lambda row: len(row.source[0]))
+    ready = reopen(run.config, folder)
+    if run.task.fallible:
+        run.task.remember(ready.dev, ready.dev_examples)
+    rows = sorted(ready.dev_examples, key=lambda row: len(row.source[0]))
     rows = [row for row in rows if all(part.strip() for part in row.source)]
     rows = rows[:: max(1, len(rows) // NUM_EXAMPLES)][:NUM_EXAMPLES]  # short ones and long ones
     if not rows:
@@ -138,7 +139,8 @@ def padding_is_invisible(sample: Sample) -> Law:
 
 def widened(padded: Padded) -> Padded:
     words = None if padded.words is None else F.pad(padded.words, (0, 7), value=-1)
-    return Padded(F.pad(padded.values, (0, 7)), padded.lengths, words)
+    beside = (0, 0) * (padded.values.dim() - 2)  # the numbers of a vector
+    return Padded(F.pad(padded.values, (*beside, 0, 7)), padded.lengths, words)
 
 
 def beam_of_one_is_greedy(sample: Sample) -> Law:
@@ -206,8 +208,8 @@ def resuming_is_never_having_stopped(sample: Sample) -> Law:
         }
     )
     config = own_paths(sample.config, sample.folder).model_copy(update={"train": train})
-    task = load_task(config, sample.folder)
     ready = reopen(config, sample.folder)
+    task = ready.task
     check_ids(task, ready.train, sample.folder)
     few = sample.examples[:2]
     dev = task.encode(few)

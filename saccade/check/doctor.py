@@ -63,8 +63,9 @@ def check(
         data = detect_layout(rows, data, task.kind).fill(data)  # train decides for dev too
     letters = LetterClasses()
     train, dev = Scan(rows, data, task, letters), Scan(dev_rows, data, task, letters)
-    readers = task.texts(data.source)
-    unseen_tokens = [UnseenTokens(reader.tokenizer) for reader in readers]
+    readers = [one for one in task.texts(data.source) if isinstance(one.reader, c.Tokenizer)]
+    readers = readers or [c.Source(c.Tokenizer(), ())]  # where nothing is text
+    unseen_tokens = [UnseenTokens(reader.reader) for reader in readers]
     for block in dev.count_rows():  # before train, which is asked for its words
         if isinstance(block, Block):
             for i, texts in enumerate(block.columns):
@@ -79,11 +80,17 @@ def check(
             unseen_tokens[reader_of(i, readers)].add_train(texts)
     if dev_rows:
         yield from (error(row) for row in dev.rows() if isinstance(row, Defect))
+    if train.skipped:
+        from saccade.check.media import media_findings  # imports torch, which takes a second
+
+        yield from media_findings(task, data, train.rows(), dev.rows() if dev_rows else iter(()))
     if dev_rows and has_labels:
         yield from map(error, unseen(train.labels, dev.rows()))
     if not len(train.tally):
         return
-    sample = TokenizerSample(task, readers, len(train.tally), int(train.tally.source_len.sum()))
+    sample = TokenizerSample(
+        task, readers, train.skipped, len(train.tally), int(train.tally.source_len.sum())
+    )
     for block in train.score(train):
         sample.add(block)
     for _ in dev.score(train):
@@ -100,16 +107,19 @@ def check(
     for code in (code for code in ADVICE if notes[code].count):
         finding = notes[code].finding(code)
         if code == "tokenizer":
-            finding = replace(finding, advice=finding.advice.format(key=_tokenizer_key(task)))
+            key = _tokenizer_key(task, len(train.skipped) < len(data.source) or not data.source)
+            finding = replace(finding, advice=finding.advice.format(key=key))
         yield finding
     few = merged(group for group, many in unseen_groups if not many)
     if few.count:
         yield few.finding("unseen-token", "info")
 
 
-def _tokenizer_key(task: c.Task) -> str:
+def _tokenizer_key(task: c.Task, text_source: bool) -> str:
     """The key of a task under which its first tokenizer is set."""
     fields = type(task).model_fields
+    if not text_source:
+        return "target" if "target" in fields else "tokenizer"
     return next(name for name in fields if isinstance(getattr(task, name), c.Tokenizer))
 
 
@@ -181,6 +191,8 @@ def _lengths(train: Scan, dev: Scan) -> Iterator[Pick]:
     """Rows that are far longer than others, or far longer than their partner; shifted ones."""
     text = train.target_type == "text"
     for scan in (train, dev):
+        if train.skipped:  # a path's length means nothing
+            break
         full = train.tally.source_len[train.tally.source_len > 0]
         rows = np.flatnonzero(scan.tally.source_len > tally.longest_usual(full))
         yield Pick("long", scan, rows, _long_source)
@@ -191,7 +203,7 @@ def _lengths(train: Scan, dev: Scan) -> Iterator[Pick]:
             low, high = tally.usual_ratios(tally.ratios(train.tally))
             ratio = tally.ratios(scan.tally)
             yield Pick("ratio", scan, np.flatnonzero((ratio < low) | (ratio > high)), _unequal)
-    if text and (found := tally.shifted(train.tally)):
+    if text and not train.skipped and (found := tally.shifted(train.tally)):
         first, last, by = found
         yield Pick(
             "shift",

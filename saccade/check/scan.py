@@ -24,6 +24,13 @@ from saccade.data.sources import read
 BLOCK_ROWS, BLOCK_CHARACTERS = 4096, 1 << 20
 
 
+def skipped_columns(task: c.Task, data: c.Data) -> set[int]:
+    """The source columns that hold no text."""
+    sources = task.sources(data.source)
+    apart = [one for one in sources if not isinstance(one.reader, c.Tokenizer)]
+    return {column for one in apart for column in one.columns}
+
+
 @dataclass(frozen=True, slots=True)
 class Block:
     """Some rows, and their texts: a list for each source column, and one for a target of text."""
@@ -45,6 +52,7 @@ class Scan:
     ):
         self.paths, self.data, self.letters = paths, data, letters
         self.task_kind, self.target_type = task.kind, task.target_type
+        self.skipped = skipped_columns(task, data)  # of the source, that hold no text
         self.tally = TallyBuilder().tally
         self.labels: Counter[str] = Counter()
         self.first: dict[str, tuple[int, str]] = {}  # where a label comes first: line, and text
@@ -141,9 +149,13 @@ class Scan:
             yield Block(start, rows, self._columns(rows))
 
     def _columns(self, rows: list[Example]) -> list[list[str]]:
+        if self.target_type == "labels" and self.skipped:
+            return [[""] * len(rows)]
         if self.target_type == "labels":
             return [[" ".join(row.source) for row in rows]]
         texts = [list(column) for column in zip(*(row.source for row in rows), strict=True)]
+        for column in self.skipped:
+            texts[column] = [""] * len(rows)
         if self.target_type == "text":
             texts.append([str(row.target) for row in rows])
         return texts

@@ -1,7 +1,7 @@
 """What a tokenizer makes of the data: sample lines in tokens, and tokens of dev it cannot know."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from saccade import config as c
 from saccade.check.characters import visible
@@ -27,7 +27,8 @@ def reader_of(column: int, texts: Sequence[c.Source]) -> int:
 class UnseenTokens:
     """Words (or characters) of dev that occur fewer than `min_count` times in train."""
 
-    def __init__(self, settings: c.Tokenizer):
+    def __init__(self, settings: c.Reader):
+        assert isinstance(settings, c.Tokenizer)
         self.settings = settings
         self.dev: Counter[str] = Counter()
         self.first: dict[str, tuple[str, str]] = {}  # where, and the text
@@ -73,8 +74,16 @@ class UnseenTokens:
 class TokenizerSample:
     """A sample of the training texts, to show what tokenizers trained on it do."""
 
-    def __init__(self, task: c.Task, texts: Sequence[c.Source], rows: int, characters: int):
-        self.task, self.texts, self.rows = task, texts, rows
+    def __init__(
+        self,
+        task: c.Task,
+        texts: Sequence[c.Source],
+        skipped: Collection[int],
+        rows: int,
+        characters: int,
+    ):
+        """`skipped` are the source columns that hold no text."""
+        self.task, self.texts, self.skipped, self.rows = task, texts, skipped, rows
         self.stride = max(1, -(-rows // SAMPLE_ROWS), -(-characters // SAMPLE_CHARACTERS))
         self.shown: list[Example] = []  # spread over the file
         self.sample: list[list[str]] = [[] for _ in texts]
@@ -91,8 +100,9 @@ class TokenizerSample:
     def group(self) -> Group:
         """What the tokenizers are, and the shown examples as tokens."""
         tokenizers = [
-            Tokenizer.train(text.tokenizer, lines)
+            Tokenizer.train(text.reader, lines)
             for text, lines in zip(self.texts, self.sample, strict=True)
+            if isinstance(text.reader, c.Tokenizer)
         ]
         group = Group()
         rows = -(-self.rows // self.stride)
@@ -112,6 +122,8 @@ class TokenizerSample:
                 texts.append((str(row.target),))
             cut = []
             for i, words in enumerate(texts):
+                if i in self.skipped:
+                    continue
                 tokenizer = tokenizers[reader_of(i, self.texts)]
                 [(ids, _)] = tokenizer.encode_words([words])
                 unknown = ids.count(tokenizer.specials.unk)

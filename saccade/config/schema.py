@@ -7,45 +7,26 @@ Alternatives are tagged unions (`kind`), so the type is the registry.
 from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal, NamedTuple, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-Share = Annotated[float, Field(ge=0.0, lt=1.0)]
-Positive = Annotated[int, Field(gt=0)]
+from saccade.config.readers import (
+    NonNegative,
+    Numbers,
+    Positive,
+    PositiveFloat,
+    Reader,
+    Share,
+    Strict,
+    Tokenizer,
+)
+
 Layers = Annotated[int, Field(gt=0, le=256)]  # so that even a network on the meta device has an end
-PositiveFloat = Annotated[float, Field(gt=0)]
-NonNegative = Annotated[float, Field(ge=0)]
 # Bounds of what a search may take, so that no setting is the end of a machine.
 MAX_HYPOTHESES = 1000  # of one input
 MAX_SEARCH_TOKENS = 1 << 22  # of all hypotheses of one input
 Hypotheses = Annotated[int, Field(gt=0, le=MAX_HYPOTHESES)]
 Tuple = Annotated[tuple[str, ...], Field(strict=False)]  # TOML has lists, frozen models want tuples
 Column = int | str
-
-
-class Strict(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
-
-
-# --- text -----------------------------------------------------------------------------------------
-
-
-class Tokenizer(Strict):
-    """How a string becomes ids: trained on the training file, saved in the run."""
-
-    kind: Literal["word", "char", "bpe", "bytes", "unigram"] = "bpe"
-    size: Positive = 8000  # the largest vocabulary, specials included
-    min_count: Positive = 1  # rarer words or characters become <unk>
-    lowercase: bool = False
-    split_punctuation: bool = False  # "end." is two words; its blanks are not restored exactly
-    separator: str = ""  # between words, as ";" in V;IND;PST; "" is any blanks
-
-    @model_validator(mode="after")
-    def words(self) -> Self:
-        if self.separator and self.kind != "word":
-            raise ValueError(f"separator stands between words; the kind is '{self.kind}'")
-        if self.split_punctuation and self.kind in ("char", "bytes"):
-            raise ValueError(f"split_punctuation is about words; '{self.kind}' has none")
-        return self
 
 
 # --- tasks ----------------------------------------------------------------------------------------
@@ -55,9 +36,9 @@ TargetType = Literal["none", "text", "label", "labels"]  # labels: one for each 
 
 
 class Source(NamedTuple):
-    """A source of a task: a tokenizer, and which of an example's columns it reads, from 0."""
+    """A source of a task: its reader, and which of an example's columns it reads, from 0."""
 
-    tokenizer: Tokenizer
+    reader: Reader
     columns: tuple[int, ...]
 
 
@@ -79,8 +60,8 @@ class TaskSettings(Strict):
         return bool(self.own) and getattr(self, "fusion", "") == "early"
 
     @property
-    def own(self) -> dict[str, Tokenizer]:
-        """The tokenizers of the source columns that are sources of their own."""
+    def own(self) -> dict[str, Reader]:
+        """The readers of the source columns that are sources of their own."""
         return getattr(self, "columns", {})
 
     def sources(self, names: Sequence[Column]) -> list[Source]:
@@ -110,30 +91,41 @@ class LanguageModel(TaskSettings):
 
 
 class Classify(TaskSettings):
-    """Text to a label; several text columns are read one after the other."""
+    """A source to a label; several text columns are read one after the other."""
 
     tables = ("encoder", "head")
     target_type = "label"
 
     kind: Literal["classify"] = "classify"
     tokenizer: Tokenizer = Tokenizer(kind="word", size=30000, split_punctuation=True)
-    columns: dict[str, Tokenizer] = {}  # of data.source, each a source of its own
+    columns: dict[str, Reader] = Field(default={})  # of data.source, each a source of its own
     # early: one body reads all sources end to end; late: each has its own, and memories are joined
     fusion: Literal["early", "late"] = "early"
 
 
 class Tag(TaskSettings):
-    """A label for every word."""
+    """A label for every word, or for every step of a series of numbers."""
 
     tables = ("encoder", "head")
     target_type = "labels"
 
     kind: Literal["tag"] = "tag"
     tokenizer: Tokenizer = Tokenizer(kind="bpe", size=4000)
+    columns: dict[str, Reader] = Field(default={})  # the source, where it is a series of numbers
+
+    @model_validator(mode="after")
+    def steps(self) -> Self:
+        for name, reader in self.columns.items():
+            if not isinstance(reader, Numbers) or reader.stride > 1 or len(self.columns) > 1:
+                raise ValueError(
+                    f"columns.{name}: a label stands at each word, or at each step of one series "
+                    "of numbers with stride = 1"
+                )
+        return self
 
 
 class Translate(TaskSettings):
-    """Text to text, whatever the two are."""
+    """Any source to text, whatever the two are."""
 
     tables = ("encoder", "decoder")
     target_type = "text"
@@ -141,7 +133,7 @@ class Translate(TaskSettings):
     kind: Literal["translate"] = "translate"
     source: Tokenizer = Tokenizer()
     target: Tokenizer = Tokenizer()
-    columns: dict[str, Tokenizer] = {}  # of data.source, each a source of its own
+    columns: dict[str, Reader] = Field(default={})  # of data.source, each a source of its own
     # early: one body reads all sources end to end; late: each has its own, and memories are joined
     fusion: Literal["early", "late"] = "early"
     joint: bool = False  # one vocabulary, trained on both sides, and one embedding table
@@ -180,6 +172,10 @@ class Data(Strict):
     dev_share: Annotated[float, Field(gt=0.0, lt=0.5)] = 0.05
     dev_max: Positive = 2000
     max_len: Positive = 1024  # longer examples are left out of training, and counted
+    # paths to media stay in the folder of the file that names them, or else in this one
+    root: str = ""
+    # of media as vectors, at most, that a run keeps; more are made anew for every batch
+    cache_mb: Annotated[int, Field(ge=0)] = 2000
 
 
 # --- networks -------------------------------------------------------------------------------------
@@ -284,8 +280,36 @@ class Convolution(Strict):
         return self
 
 
+class Pyramid(Strict):
+    """Recurrent layers, each of which but the first reads its input two steps at a time.
+
+    Chan et al. 2016, arxiv.org/abs/1508.01211
+    """
+
+    kind: Literal["pyramid"] = "pyramid"
+    cell: Literal["elman", "elman_relu", "gru", "lstm"] = "lstm"
+    dim: Positive = 256
+    num_layers: Layers = 3
+    dropout: Share = 0.2
+
+    @model_validator(mode="after")
+    def halves(self) -> Self:
+        if self.dim % 2:
+            raise ValueError(f"dim ({self.dim}) must be even: each direction has half")
+        return self
+
+
+class NoBody(Strict):
+    """What the stem makes of a source is the memory, as in Show, Attend and Tell."""
+
+    kind: Literal["none"] = "none"
+    dim: Positive = 256
+    dropout: Share = 0.1
+
+
 Encoder = Annotated[
-    RecurrentEncoder | TransformerEncoder | Convolution, Field(discriminator="kind")
+    RecurrentEncoder | TransformerEncoder | Convolution | Pyramid | NoBody,
+    Field(discriminator="kind"),
 ]
 Decoder = Annotated[RecurrentDecoder | TransformerDecoder, Field(discriminator="kind")]
 
@@ -336,6 +360,8 @@ class Train(Strict):
     word_dropout: Share = 0.0  # a share of input tokens becomes <unk>
     # a share of the decoder's inputs is its own guess, at the end of training
     scheduled_sampling: Share = 0.0
+    # the weight of a CTC loss of the encoder beside the decoder's: for sound, of which little is
+    ctc: Share = 0.0
 
     # decay of the moving average of weights; 0 is off
     average: Annotated[float, Field(ge=0, lt=1)] = 0.0
@@ -488,11 +514,15 @@ class Config(Strict):
             raise ValueError(f"head: the task '{self.task.kind}' needs kind = '{kind}'")
         if self.train.scheduled_sampling and self.task.kind != "translate":
             raise ValueError("train: scheduled_sampling is for the task 'translate' alone")
+        if self.train.ctc and self.task.kind != "translate":
+            raise ValueError("train: ctc is for the task 'translate' alone")
         pooled = self.head.pool if isinstance(self.head, Pooled) else ""
-        if pooled == "last" and not isinstance(self.encoder, RecurrentEncoder):
+        if pooled == "last" and not isinstance(self.encoder, RecurrentEncoder | Pyramid):
             raise ValueError(
                 "head: pool 'last' is a recurrent encoder's last state; use mean, max or attention"
             )
+        if isinstance(self.task, Tag) and isinstance(self.encoder, Pyramid):
+            raise ValueError("encoder: a pyramid has fewer positions than there are labels")
         longest = self.task.context if isinstance(self.task, LanguageModel) else self.data.max_len
         for name in ("encoder", "decoder"):
             part = getattr(self, name)

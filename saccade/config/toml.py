@@ -216,7 +216,10 @@ def models_in(annotation: Any) -> list[type[BaseModel]]:
 def kind_of(model: type[BaseModel]) -> str:
     """The tag of a model in its union; empty where it is in none."""
     kind = model.model_fields.get("kind")
-    return str(get_args(kind.annotation)[0]) if kind and len(get_args(kind.annotation)) == 1 else ""
+    if kind is None:
+        return ""
+    names = get_args(kind.annotation)
+    return str(names[0]) if len(names) == 1 else "text"  # a tokenizer's kinds are all of text
 
 
 def _elsewhere(name: str) -> list[str]:

@@ -17,7 +17,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from saccade.data.corpora import Array, Column, Corpus
+from saccade.data.corpora import AnyColumn, Array, Column, Corpus
+from saccade.data.media import Draw, Features
 from saccade.errors import CheckpointError
 from saccade.nn.padded import Padded
 
@@ -57,14 +58,17 @@ class Batch:
         return max(found, default=0)
 
 
-def collate(corpus: Corpus, rows: Array) -> Batch:
-    """These rows of a corpus as one batch."""
-    sources = tuple(padded(column, rows) for column in corpus.sources)
+def collate(corpus: Corpus, rows: Array, draw: Draw | None = None) -> Batch:
+    """These rows of a corpus as one batch; with a seed and an epoch, media are augmented."""
+    sources = tuple(padded(column, rows, draw) for column in corpus.sources)
     return Batch(sources, padded(corpus.target, rows))
 
 
-def padded(column: Column, rows: Array) -> Padded:
+def padded(column: AnyColumn, rows: Array, draw: Draw | None = None) -> Padded:
     """Some rows of a column as one tensor."""
+    if not isinstance(column, Column):
+        assert isinstance(column, Features)
+        return column.padded(rows, draw)
     starts = column.starts[rows]
     lengths = column.starts[rows + 1] - starts
     places = np.arange(lengths.max())
@@ -92,12 +96,13 @@ class Epoch:
 
     corpus: Corpus
     plan: list[Array]
+    draw: Draw | None = None  # seed and epoch, by which media are augmented; None is not at all
 
     def __len__(self) -> int:
         return len(self.plan)
 
     def __getitem__(self, i: int) -> Batch:
-        return collate(self.corpus, self.plan[i])
+        return collate(self.corpus, self.plan[i], self.draw)
 
     def __iter__(self) -> Iterator[Batch]:
         return (self[i] for i in range(len(self)))
@@ -111,7 +116,7 @@ def epoch_of(corpus: Corpus, batch_tokens: int, seed: int, epoch: int) -> Epoch:
     """All examples once, in batches of like lengths, in an order that (seed, epoch) decides."""
     rng = np.random.default_rng([seed, epoch])
     plan = by_length(corpus, batch_tokens, rng.permutation(len(corpus)))
-    return Epoch(corpus, [plan[i] for i in rng.permutation(len(plan))])
+    return Epoch(corpus, [plan[i] for i in rng.permutation(len(plan))], (seed, epoch))
 
 
 def in_order(corpus: Corpus, batch_tokens: int, rows: int | None = None) -> Epoch:

@@ -6,11 +6,11 @@ the memory's.
 
 import json
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, Protocol, overload
 
 import numpy as np
 
@@ -56,6 +56,9 @@ class Column:
     def __getitem__(self, row: int) -> list[int]:
         return list(self.ids[self.starts[row] : self.starts[row + 1]].tolist())
 
+    def writer(self, folder: Path, name: str, stack: ExitStack) -> "Writer":
+        return Writer(folder, name, self.words is not None, stack)
+
     def take(self, rows: Array) -> "Column":
         """Some rows, in memory."""
         lengths = self.starts[rows + 1] - self.starts[rows]
@@ -69,18 +72,31 @@ def _flat(rows: Sequence[Sequence[int]]) -> Array:
     return np.fromiter((i for row in rows for i in row), np.int32, sum(map(len, rows)))
 
 
+class AnyColumn(Protocol):
+    """What every column can do, whatever its rows are made of."""
+
+    def __len__(self) -> int: ...
+    @property
+    def lengths(self) -> Array: ...
+    def take(self, rows: Array, /) -> "AnyColumn": ...
+    def writer(self, folder: Path, name: str, stack: ExitStack, /) -> Any: ...
+
+
 @dataclass(frozen=True)
 class Corpus:
-    """What a task trains on, tokenised: a column for each source, and one for the target."""
+    """What a task trains on, tokenised: a column for each source, and one for the target.
 
-    sources: tuple[Column, ...]
+    A source may be a column without ids, of `media.Features`; a target has ids.
+    """
+
+    sources: tuple["AnyColumn", ...]
     target: Column
 
     def __len__(self) -> int:
         return len(self.target)
 
     @property
-    def columns(self) -> tuple[Column, ...]:
+    def columns(self) -> tuple["AnyColumn", ...]:
         return (*self.sources, self.target)
 
     @property
@@ -119,22 +135,22 @@ class Writer:
 def write_corpus(folder: Path, split: str, chunks: Iterable[Corpus]) -> None:
     """Write a corpus that comes in chunks; whatever happens, no file is left open."""
     folder.mkdir(parents=True, exist_ok=True)
-    writers: list[Writer] = []
+    writers: list[Any] = []
     with ExitStack() as stack:
         for chunk in chunks:
             if not writers:
                 for name, column in zip(
                     _names(split, len(chunk.sources)), chunk.columns, strict=True
                 ):
-                    writers.append(Writer(folder, name, column.words is not None, stack))
+                    writers.append(column.writer(folder, name, stack))
             for writer, column in zip(writers, chunk.columns, strict=True):
                 writer.extend(column)
 
 
-def open_corpus(folder: Path, split: str, pads: Sequence[int]) -> Corpus:
-    """The corpus that `write_corpus` left there; `pads` fill up its columns, the target's last."""
-    names = _names(split, len(pads) - 1)
-    columns = [_open_column(folder, name, pad) for name, pad in zip(names, pads, strict=True)]
+def open_corpus(folder: Path, split: str, opens: Sequence[Callable[[Path, str], Any]]) -> Corpus:
+    """The corpus that `write_corpus` left there; each column by how its field opens it."""
+    names = _names(split, len(opens) - 1)
+    columns = [open_one(folder, name) for name, open_one in zip(names, opens, strict=True)]
     return Corpus(tuple(columns[:-1]), columns[-1])
 
 
@@ -144,15 +160,16 @@ def _names(split: str, sources: int) -> list[str]:
     return [*(f"{split}.source{number}" for number in numbers), f"{split}.target"]
 
 
-def _open_column(folder: Path, name: str, pad: int) -> Column:
+def open_column(folder: Path, name: str, pad: int) -> Column:
+    """A column of ids that `write_corpus` left."""
     ids, starts, words = (folder / f"{name}.{suffix}" for suffix in ("ids", "starts", "words"))
     if not words.exists():  # as format 1 called it
         words = folder / f"{name.partition('.')[0]}.words.ids"
     if not ids.exists() or not starts.exists():
         raise CheckpointError(f"{ids}: the tokenised data is missing; train anew")
     try:
-        table, flat = np.asarray(_mapped(starts, np.int64)), _mapped(ids, np.int32)
-        own = _mapped(words, np.int32) if words.exists() and ".source" in name else None
+        table, flat = np.asarray(mapped(starts, np.int64)), mapped(ids, np.int32)
+        own = mapped(words, np.int32) if words.exists() and ".source" in name else None
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{ids}: cannot be read: {error}") from None
     sound = len(table) and table[0] == 0 and table[-1] == len(flat)
@@ -163,7 +180,7 @@ def _open_column(folder: Path, name: str, pad: int) -> Column:
     return Column(flat, table, own, pad)
 
 
-def _mapped(path: Path, dtype: type[np.generic]) -> Array:
+def mapped(path: Path, dtype: type[np.generic]) -> Array:
     """The numbers in a file, which stay there."""
     return np.memmap(path, dtype, "r") if path.stat().st_size else np.zeros(0, dtype)
 
@@ -195,7 +212,7 @@ class Examples(Sequence[Example]):
                 while line := file.readline(MAX_EXAMPLE_BYTES + 1):
                     self._example(line)
                     self.starts.append(self.starts[-1] + len(line))
-            self.content = np.asarray(_mapped(path, np.uint8))
+            self.content = np.asarray(mapped(path, np.uint8))
         except (OSError, ValueError) as error:
             raise CheckpointError(f"{path}: cannot be read: {error}") from None
 

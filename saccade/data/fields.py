@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from saccade.data.corpora import Column
+from saccade.data.corpora import AnyColumn, Column, open_column
 from saccade.data.lines import labels_of
+from saccade.errors import DataError
 from saccade.text.tokenizers import Counts, Tokenizer
 from saccade.text.vocab import Inventory, Vocab
 
@@ -37,8 +38,12 @@ class Field(ABC):
         """The id that fills up shorter rows."""
 
     @abstractmethod
-    def encode(self, cells: Sequence[Cell]) -> Column:
-        """Cells as rows of ids."""
+    def encode(self, cells: Sequence[Cell]) -> AnyColumn:
+        """Cells as rows of ids, or of vectors."""
+
+    def open(self, folder: Path, name: str) -> AnyColumn:
+        """The column of this name in the data of a run."""
+        return open_column(folder, name, self.pad)
 
     @abstractmethod
     def save(self, path: Path) -> None: ...
@@ -148,3 +153,26 @@ class Labels(Field):
     @classmethod
     def load(cls, path: Path) -> Self:
         return cls(Vocab.load(path))
+
+
+class SourceLabels(Labels):
+    """A label as a source: one position. No label of it is ever left out."""
+
+    @property
+    def inventory(self) -> Inventory:
+        return Inventory(len(self.labels), tuple(range(len(self.labels))))
+
+    def encode(self, cells: Sequence[Cell]) -> Column:
+        return super().encode([cell[0] for cell in cells])
+
+    def rows(self, cells: Sequence[tuple[str, ...]]) -> list[list[int]]:
+        """The id of each cell, in a list."""
+        return [[self.labels.index(cell[0])] for cell in cells]
+
+    def problem(self, cell: tuple[str, ...]) -> str:
+        """Why a cell has no row; nothing if it has one."""
+        try:
+            self.labels.index(cell[0])
+        except DataError as error:
+            return str(error)
+        return ""

@@ -10,6 +10,13 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from saccade import config as c
+from saccade.data.detect import (
+    CALLED,
+    is_media,
+    media_columns,
+    target_beside,
+    texts_beside,
+)
 from saccade.data.lines import (
     Defect,
     Example,
@@ -50,6 +57,7 @@ class Layout:
     reason: str
     header: bool | None = None
     columns: int | None = None  # in a row, where they are numbered
+    media: tuple[tuple[c.Column, str], ...] = ()  # the source columns that hold it, and which kind
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -133,6 +141,7 @@ def _table_layout(
         named = any(isinstance(column, str) for column in given)
         header = named or (bool(rows) and all(usual_keys([cell.strip() for cell in rows[0]])))
         header = header or has_header(rows, likely=form == "csv")
+        header = header and not any(map(is_media, rows[0]))  # a path is no column's name
     keys: list[c.Column] = list(range(1, (width or 0) + 1))
     if header and rows:
         names = [cell.strip() for cell in rows[0]]
@@ -213,9 +222,15 @@ def _numbered(row: Example) -> dict[str | int, Any]:
 
 def _tagged(found: Layout, row: Mapping[Any, Any], kind: str | None) -> Layout:
     """The same layout; where both sides of a row are lists, each word has a label."""
-    if kind is None and all(isinstance(row.get(k), list) for k in (found.source[0], found.target)):
+    sides = [row.get(key) for key in (found.source[0], found.target)]
+    lists = [side for side in sides if isinstance(side, list)]
+    even = len({len(side) for side in lists}) == 1 or not found.media  # a label at each step
+    if kind is None and len(lists) == 2 and even:
         task = USUAL_TASK["labels"]
-        return replace(found, task=task, reason=f"lists of words and of labels: {task}")
+        reason = f"lists of words and of labels: {task}"
+        if found.media:
+            reason = f"numbers in {found.source[0]!r}, a label for each step: {task}"
+        return replace(found, task=task, reason=reason)
     return found
 
 
@@ -266,6 +281,9 @@ def _roles(
     labelled: bool,
 ) -> Layout:
     """Which columns are the source, which is the target, and so which task it is."""
+    media = media_columns(columns)
+    if media and not (data.source and not media.keys() & set(data.source)) and kind != "language":
+        return _media_roles(form, columns, data, kind, name, labelled, media)
     used = list(columns)
     if form in ("tsv", "csv") and len(columns) > 2:
         used = [column for column in columns if not _is_counter(columns[column])] or used
@@ -304,6 +322,37 @@ def _roles(
     what = f"{counted(len(columns), unit)}, {unit} {target} has {counted(len(set(values)), value)}"
     reason = f"{what} in {counted(len(values), 'line')}: {task}"
     return Layout(form, task, source, target, reason)
+
+
+def _media_roles(
+    form: Format,
+    columns: Columns,
+    data: c.Data,
+    kind: str | None,
+    name: str,
+    labelled: bool,
+    media: dict[c.Column, str],
+) -> Layout:
+    """The same where columns hold media: they are the source, with a question if there is one."""
+    target = data.target if labelled else None
+    if labelled and target is None:
+        target = target_beside([key for key in columns if key not in data.source], media)
+    if labelled and target is None:
+        raise FileError("key", name, f"which is the target? The columns are {listed(columns)}")
+    source = data.source
+    if not source:
+        texts = texts_beside(list(columns), media, target)
+        source = tuple(key for key in columns if key != target and (key in media or key in texts))
+    found = tuple((key, media[key]) for key in source if key in media)
+    values = columns.get(target, []) if target is not None else []
+    short = _are_labels(values) and not any(value[:1] == "[" for value in values)
+    task = kind or USUAL_TASK["label" if short else "text"]
+    said = [f"{CALLED[kind]} in {key!r}" for key, kind in found]
+    said += [f"text in {key!r}" for key in source if key not in media]
+    value = "different label" if short else "different text"
+    what = f"{target!r} has {counted(len(set(values)), value)} in {counted(len(values), 'line')}"
+    reason = f"{' and '.join(said)}, {what}: {task}"
+    return Layout(form, task, source, target, reason, media=found)
 
 
 def _are_labels(values: list[str]) -> bool:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, cast
 
 from saccade import config as c
+from saccade.data.detect import is_numbers, is_series, numeric
 from saccade.data.layout import SAMPLE_LINES, layout_of, usual_keys
 from saccade.data.lines import (
     Defect,
@@ -280,6 +281,8 @@ def _json_text(value: object, target_type: c.TargetType) -> str | None:
     """A JSON value as text; None where it is none. A list is words where each has a label."""
     if isinstance(value, bool | int | float):
         value = json.dumps(value)
+    if numeric(value):
+        value = json.dumps(value)
     if target_type == "labels" and isinstance(value, list):
         words = [str(word) for word in value]
         value = " ".join(words) if not any(" " in word or not word for word in words) else None
@@ -432,6 +435,8 @@ def _tagged(
         return defect_at("blank-source", name, line, "a word is blank", " ".join(words))
     if tags is not None and not all(tag.strip() for tag in tags):
         return defect_at("blank-target", name, line, "a tag is blank", " ".join(words))
+    if words and is_series(words[0]):
+        return Example(words, tags, name, line)  # whoever reads it knows how long it is
     if tags is not None and len(words) != len(tags):
         message = f"{counted(len(words), 'word')}, but {counted(len(tags), 'tag')}"
         return defect_at("tags", name, line, message, f"{' '.join(words)}\t{' '.join(tags)}")
@@ -464,5 +469,7 @@ def _index(column: c.Column, name: str) -> int:
 
 
 def words_of(text: str) -> tuple[str, ...]:
-    """The words of a line for tagging: what stands between blanks."""
+    """The words of a line for tagging: what stands between blanks; a series is one cell."""
+    if text[:2] == "[[" and is_numbers(text):
+        return (text,)
     return tuple(word for word in text.split(" ") if word)

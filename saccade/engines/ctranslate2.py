@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from saccade import config as c
+from saccade.data.fields import Text
 from saccade.decoding.search import Hypothesis
 from saccade.engines.export import export_ctranslate2, longest, spec_of, why_not
 from saccade.engines.local import Pending
@@ -51,8 +52,14 @@ def export(task: Task, network: Any, folder: Path, stamp: str = "") -> None:
 
 def vocabularies(task: GeneratingTask) -> tuple[list[str], list[str]]:
     """The names of all tokens of the source, if there is one, and of the target."""
-    source = names_of(task.readers[0].tokenizer) if task.readers else []
+    source = _source_names(task) if task.readers else []
     return source, names_of(task.output)
+
+
+def _source_names(task: GeneratingTask) -> list[str]:
+    (reader,) = task.readers
+    assert isinstance(reader, Text)
+    return names_of(reader.tokenizer)
 
 
 class CTranslate2Engine:
@@ -70,7 +77,7 @@ class CTranslate2Engine:
 
         assert isinstance(task, GeneratingTask)
         self.task, self.network, self.workers = task, network, workers
-        self.source = names_of(task.readers[0].tokenizer) if task.readers else None
+        self.source = _source_names(task) if task.readers else None
         self.target = names_of(task.output)
         self.silent = task.output.specials.silent
         self.ids = {name: i for i, name in enumerate(self.target)}

@@ -35,7 +35,7 @@ def why_not(config: c.Config) -> str:
         if part is not None and not isinstance(part, c.Transformer):
             return f"the {name} is {part.kind}, and CTranslate2 runs Transformers alone"
     if config.task.own:
-        return "CTranslate2 reads one source, and this model has several"
+        return "CTranslate2 reads one source of text, and this model reads others"
     if config.decoder is None:
         return f"the task '{config.task.kind}' has no decoder"
     if isinstance(config.encoder, c.Transformer) and config.encoder.positions == "rotary":

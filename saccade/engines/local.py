@@ -38,7 +38,7 @@ class LocalEngine:
         self.task, self.network = task, network
 
     def submit(self, queries: Sequence[Query], request: Request) -> Pending:
-        predictions = self.task.predict(self.network, queries, request)
+        predictions = self.task.answer(self.network, queries, request)
         return Pending(lambda: predictions)
 
     def close(self) -> None:

@@ -191,4 +191,4 @@ def _predict(queries: list[Query], light: Request, slot: int) -> list[Prediction
     if abandoned[slot]:
         return []
     request = replace(light, others=first.others, model=first.model, permitted=first.permitted)
-    return list(task.predict(network, queries, request))
+    return list(task.answer(network, queries, request))

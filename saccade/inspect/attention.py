@@ -9,6 +9,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from saccade.data.batches import collate
+from saccade.data.corpora import Column, Corpus
+from saccade.data.fields import SourceLabels, Text
 from saccade.data.lines import Example
 from saccade.errors import ConfigError
 from saccade.models.networks import Generator, shifted
@@ -48,12 +50,26 @@ def align(task: Translate, network: Generator, source: Source, target: str) -> A
             found[path] = weights if weights.dim() == 2 else weights.mean(0)
     if not found:
         raise ConfigError("this model has no attention to the source: decoder.attention is 'off'")
-    read = [
-        token
-        for reader, column in zip(task.readers, corpus.sources, strict=True)
-        for token in reader.tokenizer.tokens(column[0])
-    ]
+    positions = next(iter(found.values())).size(1)
+    read = source_names(task, corpus, source, positions)
     return Alignment(read, task.output.tokens(corpus.target[0][1:]), found)
+
+
+def source_names(task: Translate, corpus: Corpus, source: Source, positions: int) -> list[str]:
+    """What each position of a memory is called: tokens as they are, what is no text by number."""
+    names: list[list[str] | None] = []
+    for reader, column, cells in zip(
+        task.readers, corpus.sources, task.read([source]), strict=True
+    ):
+        if isinstance(reader, Text):
+            assert isinstance(column, Column)
+            names.append(reader.tokenizer.tokens(column[0]))
+        else:
+            names.append([cells[0][0]] if isinstance(reader, SourceLabels) else None)
+    left = positions - sum(len(one) for one in names if one is not None)
+    each = left // max(1, names.count(None))
+    numbered = [str(i) for i in range(each)]
+    return [name for one in names for name in (numbered if one is None else one)]
 
 
 def draw_text(alignment: Alignment) -> str:

@@ -5,7 +5,7 @@ first weights. `build` does both.
 """
 
 from collections.abc import Sequence
-from typing import Any, assert_never
+from typing import Any, TypeAlias, assert_never
 
 import torch
 from torch import Tensor, nn
@@ -14,24 +14,29 @@ from torch.overrides import TorchFunctionMode
 from saccade import config as c
 from saccade.models import decoders, encoders, heads
 from saccade.models.networks import Classifier, Generator, Network, Tagger
-from saccade.nn import attention, bodies, positions
+from saccade.nn import attention, bodies, positions, stems
 from saccade.nn.convolution import GatedConvolution
 from saccade.nn.dropout import WordDropout
-from saccade.nn.recurrent import Recurrent
-from saccade.nn.stems import Embedding, TextStem
+from saccade.nn.recurrent import Recurrent, build_layer
+from saccade.nn.stems import Embedding
 from saccade.nn.transformer import Block, CausalStack, build_norm
 from saccade.text.vocab import Inventory
 
+Source: TypeAlias = Inventory | c.Vectors  # what a network has to know of one: ids, or vectors
+
 
 def build(
-    config: c.Config, sources: Sequence[Inventory], target: Inventory, seed: int | None = None
+    config: c.Config,
+    sources: Sequence[Source],
+    target: Inventory,
+    seed: int | None = None,
 ) -> Network:
     """A configuration's network with its first weights, for these sets of ids or labels."""
     seed = config.seed if seed is None else seed
     return materialize(build_meta(config, sources, target), seed)
 
 
-def build_meta(config: c.Config, sources: Sequence[Inventory], target: Inventory) -> Network:
+def build_meta(config: c.Config, sources: Sequence[Source], target: Inventory) -> Network:
     """A configuration's network without memory: shapes alone, on the meta device."""
     with torch.device("meta"), NoInit():
         return build_network(config, sources, target)
@@ -60,7 +65,7 @@ def materialize(network: Network, seed: int) -> Network:
     return network
 
 
-def build_network(config: c.Config, sources: Sequence[Inventory], target: Inventory) -> Network:
+def build_network(config: c.Config, sources: Sequence[Source], target: Inventory) -> Network:
     """The network of a configuration, on the current device, with no particular weights."""
     train = config.train
     encoder = None
@@ -73,11 +78,16 @@ def build_network(config: c.Config, sources: Sequence[Inventory], target: Invent
             decoder = build_decoder(config.decoder, target, memory_dim, train.word_dropout)
             if isinstance(config.task, c.Translate) and config.task.joint:
                 assert isinstance(encoder, encoders.Encoder)
-                assert isinstance(encoder.stem, TextStem)
+                assert isinstance(encoder.stem, stems.TextStem)
                 encoder.stem.embedding.weight = decoder.embedding.weight
+            monotone = None
+            if train.ctc and encoder is not None:
+                monotone = heads.Monotone(encoder.dim, target.size, target.special[0])
             return Generator(
                 encoder,
                 decoder,
+                monotone=monotone,
+                ctc=train.ctc,
                 label_smoothing=train.label_smoothing,
                 scheduled_sampling=train.scheduled_sampling,
                 special=target.special,
@@ -97,22 +107,22 @@ def build_network(config: c.Config, sources: Sequence[Inventory], target: Invent
 
 
 def build_encoders(
-    config: c.RecurrentEncoder | c.TransformerEncoder | c.Convolution,
-    sources: Sequence[Inventory],
+    config: c.Encoder,
+    sources: Sequence[Source],
     word_dropout: float,
     early: bool,
 ) -> encoders.AnyEncoder:
     """An encoder of one source, or of several."""
     if len(sources) > 1 and early:
-        stems: list[nn.Module] = [build_stem(config, source, word_dropout) for source in sources]
-        return encoders.EarlyFusion(stems, build_body(config), config.dim)
+        read = [build_stem(config, source, word_dropout) for source in sources]
+        return encoders.EarlyFusion(read, build_body(config), config.dim)
     each = [build_encoder(config, source, word_dropout) for source in sources]
     return each[0] if len(each) == 1 else encoders.LateFusion(each)
 
 
 def build_encoder(
-    config: c.RecurrentEncoder | c.TransformerEncoder | c.Convolution,
-    source: Inventory,
+    config: c.Encoder,
+    source: Source,
     word_dropout: float = 0.0,
 ) -> encoders.Encoder:
     """A stem for the source, and the body that the configuration names."""
@@ -121,17 +131,33 @@ def build_encoder(
 
 
 def build_stem(
-    config: c.RecurrentEncoder | c.TransformerEncoder | c.Convolution,
-    source: Inventory,
+    config: c.Encoder,
+    source: Source,
     word_dropout: float,
-) -> TextStem:
-    scaled = not isinstance(config, c.TransformerEncoder) or config.scale_embedding
-    embedding = Embedding(source.size, config.dim, scaled)
-    return TextStem(embedding, build_word_dropout(source, word_dropout))
+) -> nn.Module:
+    if isinstance(source, Inventory):
+        scaled = not isinstance(config, c.TransformerEncoder) or config.scale_embedding
+        embedding = Embedding(source.size, config.dim, scaled)
+        return stems.TextStem(embedding, build_word_dropout(source, word_dropout))
+    reader, size, dim = source.reader, source.size, config.dim
+    match reader:
+        case c.Numbers(stride=1) | c.Sound(stride=1):
+            return stems.LinearStem(size, dim)
+        case c.Numbers() | c.Sound():
+            return stems.StridedStem(size, dim, reader.stride)
+        case c.Picture(stem="patches"):
+            return stems.PatchStem(size, reader.grid, dim)
+        case c.Picture():
+            colours, cell = reader.colours, reader.cell
+            return stems.ResidualStem(
+                colours, reader.grid, cell, dim, reader.channels, reader.blocks
+            )
+        case _:
+            assert_never(reader)
 
 
 def build_body(
-    config: c.RecurrentEncoder | c.TransformerEncoder | c.Convolution,
+    config: c.Encoder,
 ) -> bodies.Body:
     match config:
         case c.RecurrentEncoder():
@@ -157,6 +183,14 @@ def build_body(
                 ],
                 config.dropout,
             )
+        case c.Pyramid():
+            width = [config.dim, *[2 * config.dim] * (config.num_layers - 1)]
+            stack = [
+                build_layer(config.cell, n, config.dim // 2, bidirectional=True) for n in width
+            ]
+            return bodies.PyramidBody(stack, config.dropout)
+        case c.NoBody():
+            return bodies.NoBody(config.dropout)
         case _:
             assert_never(config)
 
@@ -280,7 +314,11 @@ def init_weights(network: nn.Module) -> None:
                     nn.init.xavier_uniform_(module.weight)
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
-            case nn.LayerNorm() | nn.RMSNorm():
+            case nn.Conv2d():  # ReLUs follow, which halve the variance
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+            case nn.LayerNorm() | nn.RMSNorm() | nn.GroupNorm():
                 module.reset_parameters()
 
 

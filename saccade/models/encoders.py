@@ -19,7 +19,8 @@ class Encoder(nn.Module):
         self.body = body
 
     def forward(self, source: Padded) -> Memory:
-        return self.body(self.stem(source), source.keep, source.lengths)  # type: ignore[no-any-return]
+        read: Padded = self.stem(source)
+        return self.body(read.values, read.keep, read.lengths)  # type: ignore[no-any-return]
 
 
 class EarlyFusion(nn.Module):
@@ -36,20 +37,19 @@ class EarlyFusion(nn.Module):
         marks = self.marks(torch.arange(len(sources), device=sources[0].values.device))
         parts = []
         for stem, source, mark in zip(self.stems, sources, marks, strict=True):
-            x: Tensor = stem(source)
-            parts.append(x + mark.to(x.dtype))
-        x, keep, lengths = one_after_the_other(parts, sources)
+            read: Padded = stem(source)
+            parts.append(Padded(read.values + mark.to(read.values.dtype), read.lengths))
+        x, keep, lengths = one_after_the_other(parts)
         return self.body(x, keep, lengths)  # type: ignore[no-any-return]
 
 
-def one_after_the_other(
-    parts: list[Tensor], sources: Sequence[Padded]
-) -> tuple[Tensor, Tensor | None, Tensor]:
+def one_after_the_other(parts: Sequence[Padded]) -> tuple[Tensor, Tensor | None, Tensor]:
     """Vectors of several sources (B, S, D), row by row without padding between; keep; lengths."""
-    x, lengths = torch.cat(parts, 1), torch.stack([s.lengths for s in sources]).sum(0)
-    if all(source.keep is None for source in sources):
+    x = torch.cat([part.values for part in parts], 1)
+    lengths = torch.stack([part.lengths for part in parts]).sum(0)
+    if all(part.keep is None for part in parts):
         return x, None, lengths
-    keeps = [torch.arange(s.values.size(1)) < s.lengths[:, None] for s in sources]
+    keeps = [torch.arange(part.values.size(1)) < part.lengths[:, None] for part in parts]
     order = (~torch.cat(keeps, 1)).to(torch.uint8).argsort(dim=1, stable=True)
     order = order[:, : int(lengths.max())].to(x.device)
     x = x.gather(1, order.unsqueeze(-1).expand(-1, -1, x.size(-1)))

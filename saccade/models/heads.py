@@ -4,11 +4,12 @@ from math import inf
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from saccade.nn.dropout import Dropout, most_words
-from saccade.nn.padded import Memory, masked_mean
+from saccade.nn.padded import Memory, Padded, masked_mean
 from saccade.nn.watch import record
 
 Pool = Literal["last", "mean", "max", "attention"]
@@ -45,6 +46,32 @@ class Pooled(nn.Module):
                 weights: Tensor = scores.softmax(-1)
                 record(self, weights)
                 return (weights @ values).squeeze(1)
+
+
+class Monotone(nn.Module):
+    """Connectionist temporal classification: every position of a memory says a token or nothing.
+
+    Graves et al. 2006; beside attention, Kim et al. 2017, arxiv.org/abs/1609.06773
+    """
+
+    def __init__(self, dim: int, vocab_size: int, blank: int):
+        super().__init__()
+        self.blank = blank  # an id that is never said
+        self.output = nn.Linear(dim, vocab_size)
+
+    def forward(self, memory: Memory, target: Padded) -> Float[Tensor, ""]:
+        """The summed -log p of all ways in which positions can say a target, in its order.
+
+        A target that has more tokens than there are positions counts nothing.
+        """
+        values, keep = memory.values, memory.keep
+        log_probs = self.output(values).float().log_softmax(-1).transpose(0, 1)  # (S, B, V)
+        S, B = log_probs.shape[:2]
+        lengths = torch.full((B,), S) if keep is None else keep.sum(1).cpu()
+        said = (target.lengths - 2).clamp(min=0)  # without the marks at both ends
+        return F.ctc_loss(
+            log_probs, target.values[:, 1:], lengths, said, self.blank, "sum", zero_infinity=True
+        )
 
 
 class PerWord(nn.Module):

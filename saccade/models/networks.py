@@ -6,6 +6,7 @@ next (the state of a recurrent language model) is a value.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 
 from saccade.models.decoders import Decoder, RecurrentDecoder
 from saccade.models.encoders import AnyEncoder
-from saccade.models.heads import PerWord, Pooled
+from saccade.models.heads import Monotone, PerWord, Pooled
 from saccade.nn.dropout import uniform
 from saccade.nn.loss import Loss, label_loss
 from saccade.nn.padded import Memory, Padded
@@ -42,6 +43,8 @@ class Generator(nn.Module):
         label_smoothing: float = 0.0,
         scheduled_sampling: float = 0.0,
         special: Sequence[int] = (),
+        monotone: Monotone | None = None,
+        ctc: float = 0.0,
     ):
         super().__init__()
         self.encoder = encoder
@@ -49,6 +52,7 @@ class Generator(nn.Module):
         self.label_smoothing = label_smoothing
         self.scheduled_sampling = scheduled_sampling
         self.special = tuple(special)  # ids of the target that are no words
+        self.monotone, self.ctc = monotone, ctc  # a second loss in training, and its weight
 
     @property
     def carries(self) -> bool:
@@ -68,6 +72,9 @@ class Generator(nn.Module):
         state = self.decoder.start(memory, tokens.size(0)) if carry is None else carry
         smoothing = self.label_smoothing if self.training else 0.0
         loss, state = self.decoder.loss(tokens, targets, state, smoothing)
+        if self.training and self.monotone is not None and memory is not None:
+            aligned = self.monotone(memory, batch.target)
+            loss = replace(loss, sum=(1.0 - self.ctc) * loss.sum + self.ctc * aligned)
         # Truncated back-propagation: values go on, gradients stop.
         return loss, detach(state) if self.carries else None
 

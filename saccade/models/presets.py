@@ -31,8 +31,10 @@ def expand(size: str, kind: str) -> dict[str, Any]:
     if size not in SIZES:
         raise ConfigError(f"no size '{size}'; choose one of {', '.join(SIZES)}")
     match kind:
-        case "recurrent":
+        case "recurrent" | "pyramid":
             return dict(RECURRENT[size])
+        case "none":
+            return {"dim": TRANSFORMER[size]["dim"]}
         case "convolution":
             return dict(CONVOLUTION[size])
         case "transformer":

@@ -1,12 +1,13 @@
-"""Bodies: three ways to relate the positions of a source, side by side. They know only vectors."""
+"""Bodies: ways to relate the positions of a source, side by side. They know only vectors."""
 
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from saccade.nn.convolution import GatedConvolution
 from saccade.nn.dropout import Dropout
-from saccade.nn.padded import Memory, masked_mean
-from saccade.nn.recurrent import Recurrent
+from saccade.nn.padded import Memory, Padded, masked_mean
+from saccade.nn.recurrent import Recurrent, run_layer
 from saccade.nn.transformer import Stack
 
 Keep = Bool[Tensor, "B S"] | None
@@ -51,4 +52,42 @@ class ConvolutionBody(nn.Module):
         return Memory(x, keep, masked_mean(x, keep))
 
 
-Body = RecurrentBody | TransformerBody | ConvolutionBody
+class PyramidBody(nn.Module):
+    """Recurrent layers, each of which but the first reads two steps as one: a long source, halved
+    again and again.
+
+    Chan et al. 2016, arxiv.org/abs/1508.01211
+    """
+
+    def __init__(self, layers: list[nn.RNNBase], dropout: float):
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+        self.drop = Dropout(dropout)
+
+    def forward(self, x: Float[Tensor, "B S D"], keep: Keep, lengths: Int[Tensor, "B"]) -> Memory:
+        summary = x[:, 0]
+        for i, layer in enumerate(self.layers):
+            if i:  # what is not real, and half of a last pair, is zeros
+                x = x if keep is None else x * keep.unsqueeze(-1)
+                x = F.pad(x, (0, 0, 0, x.size(1) % 2))
+                x = x.reshape(x.size(0), x.size(1) // 2, -1)  # (B, S / 2, 2 D)
+                lengths = (lengths + 1) // 2
+            keep = Padded(x, lengths).keep
+            x, states = run_layer(layer, self.drop(x), None, None if keep is None else lengths)
+            summary = states[0]
+        return Memory(self.drop(x), keep, summary)
+
+
+class NoBody(nn.Module):
+    """The vectors of the stem are the memory."""
+
+    def __init__(self, dropout: float):
+        super().__init__()
+        self.drop = Dropout(dropout)
+
+    def forward(self, x: Float[Tensor, "B S D"], keep: Keep, lengths: Int[Tensor, "B"]) -> Memory:
+        x = self.drop(x)
+        return Memory(x, keep, masked_mean(x, keep))
+
+
+Body = RecurrentBody | TransformerBody | ConvolutionBody | PyramidBody | NoBody

@@ -1,7 +1,14 @@
-"""Stems: what a source is made of, as vectors. `Padded -> (B, S, D)`; bodies know only vectors."""
+"""Stems: what a source is made of, as vectors of one width; bodies know only those.
 
+`Padded -> Padded`, of ids (B, S) or features (B, S, F) to vectors (B, S, D). A stem may shorten
+what it reads, so the lengths that come out are its own.
+"""
+
+from collections.abc import Sequence
 from math import sqrt
 
+import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
@@ -30,5 +37,150 @@ class TextStem(nn.Module):
         self.embedding = embedding
         self.words = words
 
-    def forward(self, source: Padded) -> Float[Tensor, "B S D"]:
-        return self.embedding(self.words(source.values))  # type: ignore[no-any-return]
+    def forward(self, source: Padded) -> Padded:
+        return Padded(self.embedding(self.words(source.values)), source.lengths)
+
+
+class LinearStem(nn.Module):
+    """Vectors of numbers to vectors of the network's width, by one linear map.     (D, F)"""
+
+    def __init__(self, size: int, dim: int):
+        super().__init__()
+        self.linear = nn.Linear(size, dim)
+
+    def forward(self, source: Padded) -> Padded:
+        return Padded(self.linear(computed(source.values.float())), source.lengths)
+
+
+class StridedStem(nn.Module):
+    """Frames, which convolutions make half as many again and again.     (D, F, 3), (D, D, 3) ...
+
+    Each new frame sees three old ones; what is not real is seen as zeros, as beyond the edge.
+    """
+
+    def __init__(self, size: int, dim: int, stride: int):
+        super().__init__()
+        layers = max(1, stride.bit_length() - 1)
+        self.stride = 2 if stride > 1 else 1
+        self.layers: Sequence[nn.Conv1d] = nn.ModuleList(  # type: ignore[assignment]
+            nn.Conv1d(dim if i else size, dim, 3, self.stride, padding=1) for i in range(layers)
+        )
+
+    def forward(self, source: Padded) -> Padded:
+        x, lengths = computed(source.values.float()), source.lengths
+        for layer in self.layers:
+            keep = Padded(x, lengths).keep
+            if keep is not None:
+                x = x * keep.unsqueeze(-1)
+            x = F.gelu(layer(x.mT)).mT
+            lengths = (lengths + self.stride - 1) // self.stride
+        return Padded(x, lengths)
+
+
+class GridPositions(nn.Module):
+    """Adds to each cell of a grid a learned vector of its row and one of its column."""
+
+    def __init__(self, grid: tuple[int, int], dim: int):
+        super().__init__()
+        self.grid = grid
+        self.rows = nn.Embedding(grid[0], dim)  # (rows, D)
+        self.columns = nn.Embedding(grid[1], dim)  # (columns, D)
+
+    def forward(self, x: Float[Tensor, "B S D"]) -> Float[Tensor, "B S D"]:
+        index = torch.arange(max(self.grid), device=x.device)
+        rows, columns = self.rows(index[: self.grid[0]]), self.columns(index[: self.grid[1]])
+        marks: Tensor = (rows[:, None] + columns).flatten(0, 1)  # (rows * columns, D)
+        return x + marks.to(x.dtype)
+
+
+class PatchStem(nn.Module):
+    """The cells of a picture, each by one linear map.     (D, cell * cell * C)
+
+    Dosovitskiy et al. 2021, arxiv.org/abs/2010.11929
+    """
+
+    def __init__(self, size: int, grid: tuple[int, int], dim: int):
+        super().__init__()
+        self.cells = grid[0] * grid[1]
+        self.linear = nn.Linear(size, dim)
+        self.positions = GridPositions(grid, dim)
+
+    def forward(self, source: Padded) -> Padded:
+        x = self.linear(brightness(source.values[:, : self.cells]))
+        return Padded(self.positions(x), torch.full_like(source.lengths, self.cells))
+
+
+class ResidualStem(nn.Module):
+    """A picture by a small residual CNN, which ends in a grid with a vector for each cell.
+
+    He et al. 2016, arxiv.org/abs/1512.03385, with group norms: a picture's vectors do not depend
+    on the others in its batch.
+    """
+
+    def __init__(
+        self, colours: int, grid: tuple[int, int], cell: int, dim: int, channels: int, blocks: int
+    ):
+        super().__init__()
+        self.grid, self.cell, self.cells = grid, cell, grid[0] * grid[1]
+        self.first = nn.Conv2d(colours, channels, 3, padding=1)
+        stages: list[nn.Module] = []
+        before = channels
+        for stage in range(cell.bit_length() - 1):
+            after = min(channels << stage, max(dim, channels))
+            for block in range(blocks):
+                stages.append(ResidualBlock(before, after, 2 if block == 0 else 1))
+                before = after
+        self.stages = nn.Sequential(*stages)
+        self.norm = group_norm(before)
+        self.last = nn.Linear(before, dim)
+        self.positions = GridPositions(grid, dim)
+
+    def forward(self, source: Padded) -> Padded:
+        picture = brightness(source.values[:, : self.cells])
+        x: Tensor = self.stages(self.first(unpatched(picture, self.grid, self.cell)))
+        x = F.relu(self.norm(x)).flatten(2).mT  # (B, rows * columns, channels)
+        return Padded(self.positions(self.last(x)), torch.full_like(source.lengths, self.cells))
+
+
+class ResidualBlock(nn.Module):
+    """x + f(x), with f two convolutions of 3 x 3; norms and ReLUs before them."""
+
+    def __init__(self, before: int, after: int, stride: int):
+        super().__init__()
+        self.norm1, self.norm2 = group_norm(before), group_norm(after)
+        self.conv1 = nn.Conv2d(before, after, 3, stride, padding=1, bias=False)
+        self.conv2 = nn.Conv2d(after, after, 3, padding=1, bias=False)
+        self.stride = stride
+        same = before == after and stride == 1
+        self.skip = nn.Identity() if same else nn.Conv2d(before, after, 1, bias=False)
+
+    def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B E G V"]:
+        inner = F.relu(self.norm1(x))
+        skipped = x
+        if not isinstance(self.skip, nn.Identity):
+            # Means rather than a stride: nothing is left out, and oneDNN's gradient of a
+            # 1 x 1 convolution with a stride writes beyond its end (torch 2.13, two threads).
+            skipped = self.skip(F.avg_pool2d(inner, self.stride) if self.stride > 1 else inner)
+        inner = self.conv2(F.relu(self.norm2(self.conv1(inner))))
+        return skipped + inner  # type: ignore[no-any-return]
+
+
+def group_norm(channels: int) -> nn.GroupNorm:
+    """A norm over groups of about eight channels."""
+    groups = next(n for n in range(max(1, channels // 8), 0, -1) if channels % n == 0)
+    return nn.GroupNorm(groups, channels)
+
+
+def brightness(values: Tensor) -> Tensor:
+    """Bytes as numbers from -1 to 1."""
+    return computed(values.float() / 127.5 - 1.0)
+
+
+def unpatched(
+    cells: Float[Tensor, "B S F"], grid: tuple[int, int], cell: int
+) -> Float[Tensor, "B C H W"]:
+    """A picture from its cells, row by row; a cell is (side, side, colours)."""
+    B, (rows, columns) = cells.size(0), grid
+    x = cells.view(B, rows, columns, cell, cell, -1).transpose(2, 3)  # (B, rows, side, columns, ..)
+    x = x.reshape(B, rows * cell, columns * cell, -1)
+    return x.permute(0, 3, 1, 2)  # colours last in memory, as a CPU's kernels like them

@@ -11,7 +11,7 @@
 The rest needs more than the file itself, and is checked at its one use: tensors by their header
 (`read_header`), weights against the configuration (`fitting_network`), tokenised data against the
 network (`check_ids`), an export for CTranslate2 against the one we would write (`vetted_export`),
-and the files that its own settings name (`own_decode`, `require_plain_inputs`).
+and the files that its own settings name (`own_decode`, `require_plain_inputs`, `with_root`).
 A checkpoint is used only if all its files have the hashes of its manifest (`checkpoints.defect`).
 
 No check allocates what a file merely claims to need, no file is ever executed or unpickled, and
@@ -33,10 +33,10 @@ import torch
 from torch import Tensor, nn
 
 from saccade import config as c
-from saccade.data.corpora import Corpus
+from saccade.data.corpora import Column, Corpus
 from saccade.data.digest import digest
 from saccade.engines.ctranslate2 import vocabularies
-from saccade.engines.export import STAMP, spec_of
+from saccade.engines.export import STAMP, spec_of, why_not
 from saccade.errors import CheckpointError, ConfigError
 from saccade.models.networks import Generator, Network
 from saccade.runs.legacy import current_name
@@ -218,6 +218,14 @@ def own_paths(config: c.Config, folder: Path) -> c.Config:
     return config.model_copy(update={"decode": own_decode(config.decode, folder)})
 
 
+def with_root(config: c.Config, root: str) -> c.Config:
+    """The configuration with the folder that the user permits paths to media to lead to.
+
+    A run's own `data.root` permits nothing: who trains or resumes says so each time.
+    """
+    return config.model_copy(update={"data": config.data.model_copy(update={"root": root})})
+
+
 def _require_list(path: Path) -> None:
     """CheckpointError unless this is a plain list of outputs that takes little memory."""
     if require_plain_file(path).st_size > MAX_LIST_BYTES:
@@ -308,7 +316,7 @@ def fitting_network(task: Task, weights: Path) -> Network:
     tensors = len(read_header(weights).tensors)
     for part in (task.config.encoder, task.config.decoder):
         least = 2 if part is not None and part.kind == "convolution" else 4  # tensors of a layer
-        if part is not None and part.num_layers * least > tensors:
+        if part is not None and getattr(part, "num_layers", 0) * least > tensors:
             raise CheckpointError(
                 f"{weights}: does not fit config.toml: {tensors} weights are too few for the layers"
             )
@@ -339,10 +347,9 @@ def _network_on_meta(task: Task) -> Network:
 def check_ids(task: Task, corpus: Corpus, folder: Path) -> None:
     """CheckpointError if tokenised data holds an id without an embedding or an output."""
     for column, field in zip(corpus.columns, task.fields, strict=True):
-        ids, size = column.ids, field.size
-        odd = len(column) != len(corpus) or (
-            len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < size
-        )
+        odd = len(column) != len(corpus)
+        if isinstance(column, Column) and len(ids := column.ids):
+            odd |= not 0 <= int(ids.min()) <= int(ids.max()) < field.size
         if odd or not len(column):
             raise CheckpointError(f"{folder / 'data'}: does not fit this run: train anew")
 
@@ -356,7 +363,9 @@ def vetted_export(task: Task, run: Path) -> Path | None:
     CTranslate2 trusts every size in its files, so each is compared with the one we would write.
     """
     folder = run / "ctranslate2"
-    if not isinstance(task, GeneratingTask) or not is_export(folder, run / "model.safetensors"):
+    if not isinstance(task, GeneratingTask) or why_not(task.config):
+        return None
+    if not is_export(folder, run / "model.safetensors"):
         return None
     network, (source, target) = task.build_meta(), vocabularies(task)
     assert isinstance(network, Generator)

@@ -20,8 +20,10 @@ from typing import Any, cast, overload
 import torch
 
 from saccade import config as c
+from saccade.data.detect import is_media
 from saccade.data.digest import digest
 from saccade.data.lines import Defect, Example
+from saccade.data.media import Cell, MediaField, required
 from saccade.data.memory import given
 from saccade.data.sources import columns_expected, examples, read, words_of
 from saccade.engines.choose import Engines
@@ -32,7 +34,7 @@ from saccade.models.build import allocate
 from saccade.models.networks import Generator, Network
 from saccade.runs import files
 from saccade.runs.folder import read_config
-from saccade.runs.guard import check_ids, fitting_network, own_decode, vetted_export
+from saccade.runs.guard import check_ids, fitting_network, own_decode, vetted_export, with_root
 from saccade.runs.machine import Device, choose_device, require_search_memory
 from saccade.setup.prepare import (
     refuse_unseen,
@@ -68,6 +70,8 @@ class Run:
         self.network = network
         self._fits: object = None  # the last search that was found to fit into memory
         self.engines = Engines(task, network, partial(vetted_export, task, folder))
+        # that paths to media in data files must not leave; "" is the folder of each file
+        self.root = ""
 
     def __repr__(self) -> str:
         size = sum(parameter.numel() for parameter in self.network.parameters())
@@ -217,7 +221,7 @@ class Run:
         begin = repeat(prefixes or "") if isinstance(prefixes, str | None) else prefixes
         place = partial(self.place, file=file)
         queries = (
-            Query(self._source(item, place(number)), number - 1, prefix)
+            self._query(item, number, prefix, file, place(number))
             for number, (item, prefix) in enumerate(_pairwise(inputs, begin, place), 1)
         )
         yield from self._answers(queries, request, at_once)
@@ -230,7 +234,7 @@ class Run:
         waiting: deque[tuple[list[Query], Pending]] = deque()
         try:
             while some := list(islice(queries, at_once)):
-                full = [query for query in some if any(text.strip() for text in query.source)]
+                full = [query for query in some if not _is_empty(query)]
                 waiting.append((some, self.engines.submit(full, request)))
                 if len(waiting) > 1 or at_once == 1:  # the next are made while these are read
                     yield from _in_order(*waiting.popleft())
@@ -259,8 +263,10 @@ class Run:
         assert isinstance(self.task, GeneratingTask)
         assert isinstance(self.network, Generator)
         place = self.place(number, file)
-        query = Query(self._source(text, place), number - 1)
-        if not any(column.strip() for column in query.source):
+        query = self._query(text, number, "", file, place)
+        if query.problem:
+            raise DataError(f"{place}: {query.problem}")
+        if _is_empty(query):
             return  # an empty line in, an empty line out
         try:
             yield from self.task.stream(self.network, query, request)
@@ -292,7 +298,8 @@ class Run:
         changes = dict(settings or {}) | {"budget": budget, "order": order}
         own = self._own_decode(changes)
         request = self._request(Request(c.exact_decode(own, changes)))
-        yield from compare(self.task, self.network, list(self._examples(data)), request)
+        rows = [self._located_row(row) for row in self._examples(data)]
+        yield from compare(self.task, self.network, rows, request)
 
     def export(self, folder: str | os.PathLike[str] | None = None) -> Path:
         """Write the model as CTranslate2 reads it; inside the run, predictions use it there."""
@@ -322,6 +329,10 @@ class Run:
         output = self.task.output
         if output.specials.unk in output.encode([prefix])[0]:
             raise ConfigError(f"the prefix {prefix!r} holds what the model has no token for")
+
+    def is_input(self, path: str | os.PathLike[str]) -> bool:
+        """Whether a file is an input itself, as a photo is, and not a list of inputs."""
+        return bool(self.task.fallible) and is_media(os.fspath(path))
 
     def reads(self, path: str | os.PathLike[str]) -> bool:
         """Whether a file is named as the training file was, and that was more than lines."""
@@ -366,11 +377,15 @@ class Run:
         if data:
             rows = list(self._examples(data[0] if len(data) == 1 else data))
             self._check_labels(rows)
+            rows = [self._located_row(row) for row in rows]
             corpus = self.task.encode(rows)
         else:
             found = reopen(self.config, self.folder)
             corpus, rows = found.dev, list(found.dev_examples)
             check_ids(self.task, corpus, self.folder)
+            if self.task.fallible:
+                self.task.remember(corpus, rows)
+                self.engines.close()  # processes that were forked before know nothing of it
         request = self.request(settings=settings, others=others)
         if isinstance(self.task, Translate) and isinstance(self.network, Generator):
             answer = partial(self._answers, request=request, at_once=EVALUATED_AT_ONCE)
@@ -393,7 +408,7 @@ class Run:
         rows = self._examples(data[0] if len(data) == 1 else data)
         for some in chunks(rows, LINES_AT_ONCE):
             self._check_labels(some)
-            yield from self.task.score(self.network, some)
+            yield from self.task.score(self.network, [self._located_row(row) for row in some])
 
     def _check_labels(self, rows: Sequence[Example]) -> None:
         if isinstance(self.task, LabelTask):
@@ -401,6 +416,39 @@ class Run:
 
     def _examples(self, data: Any) -> Iterator[Example]:
         return examples(given(data), self.config.data, self.config.task.kind)
+
+    def _query(
+        self, item: str | Sequence[str], number: int, prefix: str, file: str | None, place: str
+    ) -> Query:
+        """One input. Media that a file names are where that file is; a program may name any."""
+        source, problem = self._source(item, place), ""
+        if self.task.fallible and any(source):
+            try:
+                source = self._located(source, file or "", None if file is None else self.root)
+            except DataError as error:
+                problem = str(error)
+        return Query(source, number - 1, prefix, problem)
+
+    def _located_row(self, row: Example) -> Example:
+        """An example whose media were found, and may be named by its file."""
+        if not self.task.fallible:
+            return row
+        try:
+            source = self._located(row.source, row.file, self.root if row.file else None)
+        except DataError as error:
+            raise DataError(f"{row.where}: {error}") from None
+        return replace(row, source=source, file="")
+
+    def _located(self, source: tuple[str, ...], file: str, root: str | None) -> tuple[str, ...]:
+        """The columns of an input, with the whole path of each that is media."""
+        found = list(source)
+        for number in self.task.fallible:
+            (column,) = self.task.columns[number] or (0,)
+            cell = Cell(found[column], os.path.dirname(file), root)
+            if isinstance(self.task.sources[number], MediaField) and not cell.inline:
+                required(cell)
+                found[column] = os.path.abspath(cell.path)
+        return tuple(found)
 
     def _source(self, item: str | Sequence[str], place: str) -> tuple[str, ...]:
         """The columns of one input, as training read them; `place` is where it is, for messages."""
@@ -425,7 +473,7 @@ class Run:
 def load(folder: str | os.PathLike[str], device: Device = "auto") -> Run:
     """The run in a directory, ready to predict on the device asked for, or on the best there is."""
     folder = Path(folder)
-    config = read_config(folder)
+    config = with_root(read_config(folder), "")
     task = load_task(config, folder)
     network = fitting_network(task, folder / "model.safetensors")
     try:
@@ -439,11 +487,16 @@ def load(folder: str | os.PathLike[str], device: Device = "auto") -> Run:
     return Run(folder, config, task, network)
 
 
+def _is_empty(query: Query) -> bool:
+    """Whether there is nothing to answer."""
+    return bool(query.problem) or not any(text.strip() for text in query.source)
+
+
 def _in_order(queries: list[Query], pending: Pending) -> Iterator[Prediction]:
     """The predictions of queries; an empty line in is an empty line out."""
     ready = iter(pending.result())
     for query in queries:
-        yield next(ready) if any(t.strip() for t in query.source) else Prediction("", 0.0)
+        yield Prediction("", 0.0, problem=query.problem) if _is_empty(query) else next(ready)
 
 
 def _pairwise(

@@ -16,11 +16,13 @@ from typing import Any
 from pydantic import ValidationError
 
 from saccade import config as c
+from saccade.data.detect import SUFFIXES
 from saccade.data.layout import Layout, detect_layout
 from saccade.data.lines import Example, counted
 from saccade.data.sources import examples, read
 from saccade.errors import ConfigError, DataError
 from saccade.models.presets import expand
+from saccade.setup.media import media_defaults, tables_of
 from saccade.setup.survey import Survey, survey, tag_separator
 
 
@@ -72,7 +74,12 @@ def task_and_data(raw: dict[str, Any], where: str) -> tuple[c.Task, c.Data]:
 def _with_defaults(size: str | None, raw: dict[str, Any], where: str, seen: Survey) -> c.Config:
     """The configuration, with what is left open chosen by the task, a named size, and the data."""
     kind = raw["task"]["kind"]
-    chosen = defaults(kind, seen)
+    own = raw["task"].get("columns", {})
+    media = {name: one for name, one in own.items() if one.get("kind") in SUFFIXES}
+    if media:
+        chosen = media_defaults(kind, media, len(raw["data"]["source"]) > len(media), seen)
+    else:
+        chosen = defaults(kind, seen)
     if kind == "translate" and "columns" not in raw["task"] and not raw["task"].get("joint"):
         chosen["task"]["columns"] = _tag_columns(raw["data"]["source"], seen)
     if {"steps", "epochs", "minutes"} & raw.get("train", {}).keys():
@@ -108,7 +115,19 @@ def _with_layout(raw: dict[str, Any], where: str) -> tuple[Layout, dict[str, Any
     columns = {key: value for key, value in layout.settings.items() if value is not None}
     raw["data"] = dict(raw["data"]) | columns
     raw["task"] = {"kind": layout.task} | raw.get("task", {})
+    _name_media(raw["task"], layout, data)
     return layout, raw
+
+
+def _name_media(task: dict[str, Any], layout: Layout, data: c.Data) -> None:
+    """Give every column of media its table, with its kind, unless the user did."""
+    media = dict(layout.media)
+    if not media and data.source and data.target is not None:  # the columns were not looked at
+        with suppress(DataError):
+            media = dict(detect_layout(data.train, data.model_copy(update={"target": None})).media)
+    if media and task["kind"] != "language":
+        read = {name: media[name] for name in layout.source if name in media}
+        task["columns"] = tables_of(read, task.get("columns", {}))
 
 
 def _refuse_uneven(data: c.Data) -> None:

@@ -1,17 +1,21 @@
 """Examples from memory, kept in the run that learns from them: it stays enough by itself."""
 
 import json
+import os
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from saccade import config as c
-from saccade.config.schema import Strict
+from saccade.config.readers import Strict
 from saccade.config.toml import validate
 from saccade.data.layout import detect_layout
 from saccade.data.lines import Example
 from saccade.data.memory import Memory
 from saccade.data.sources import examples
 from saccade.errors import ConfigError
+from saccade.setup.media import tables_of
 
 
 class _Table(Strict):
@@ -31,6 +35,8 @@ def keep_examples(
     data = layout.fill(data)
     columns = {key: value for key, value in layout.settings.items() if value is not None}
     files = {}
+    media = [data.source.index(column) for column, _ in layout.media]
+    folders: set[str] = set()  # of the media that the examples name
     folder.mkdir(exist_ok=True)
     for name, rows in (("train", train), ("dev", dev)):
         if rows is None:
@@ -38,9 +44,25 @@ def keep_examples(
         path = folder / f"{name}.jsonl"
         with path.open("w", encoding="utf-8", newline="\n") as file:
             for row in examples(rows, data, layout.task):
+                row, folders = _located(row, media, folders)
                 file.write(json.dumps(_record(row, data), ensure_ascii=False) + "\n")
         files[name] = [str(path)]
-    return raw | {"task": task | {"kind": layout.task}, "data": table | columns | files}
+    if folders:  # a program names its files itself: they are permitted, and no others
+        columns["root"] = table.get("root") or os.path.commonpath(folders)
+    task = task | {"kind": layout.task}
+    if media:
+        task["columns"] = tables_of(dict(layout.media), task.get("columns", {}))
+    return raw | {"task": task, "data": table | columns | files}
+
+
+def _located(row: Example, media: Sequence[int], folders: set[str]) -> tuple[Example, set[str]]:
+    """An example with the whole paths of the media in these columns, and all their folders."""
+    source = list(row.source)
+    for i in media:
+        if source[i][:1] != "[":
+            source[i] = os.path.abspath(source[i])
+            folders = folders | {os.path.dirname(source[i])}
+    return replace(row, source=tuple(source)), folders
 
 
 def _record(row: Example, data: c.Data) -> dict[str, Any]:

@@ -120,4 +120,7 @@ def reopen(config: c.Config, folder: Path) -> Prepared:
 def reopened(task: Task, folder: Path, left_out: int) -> Prepared:
     data = folder / "data"
     train, dev = (task.open_corpus(data, name) for name in ("train", "dev"))
-    return Prepared(task, train, dev, Examples(data / "dev.jsonl"), left_out)
+    rows = Examples(data / "dev.jsonl")
+    if task.fallible:
+        task.remember(dev, rows)
+    return Prepared(task, train, dev, rows, left_out)

@@ -14,7 +14,9 @@ from saccade import config as c
 from saccade.data.batches import collate
 from saccade.data.corpora import Corpus
 from saccade.data.fields import Text
+from saccade.data.kinds import Readable
 from saccade.data.lines import Defect, Example, FileError, lines_of
+from saccade.data.media import MediaField
 from saccade.decoding import steps
 from saccade.decoding.risk import least_risk
 from saccade.decoding.sample import draw, sample
@@ -56,7 +58,7 @@ UNKNOWN = "its prefix holds what the model has no token for"
 NOTHING = "nothing can be said under the constraints"
 
 
-Reading: TypeAlias = tuple[list[int], ...]  # the ids of each source of a query
+Reading: TypeAlias = tuple[Any, ...]  # the ids, or the vectors, of each source of a query
 
 
 class EncodedQuery(NamedTuple):
@@ -103,7 +105,7 @@ class GeneratingTask(Task):
 
     equal = False  # whether a batch must hold inputs of one length
 
-    def __init__(self, config: c.Config, sources: tuple[Text, ...], target: Text):
+    def __init__(self, config: c.Config, sources: tuple[Readable, ...], target: Text):
         super().__init__(config, sources, target)
         self.readers = sources
         self.output = target.tokenizer
@@ -121,7 +123,9 @@ class GeneratingTask(Task):
         """The decoder after these were read."""
         device, columns = device_of(network), zip(*readings, strict=True)
         sources = [
-            pad(list(rows), reader.pad).to(device)
+            (
+                reader.padded(rows) if isinstance(reader, MediaField) else pad([*rows], reader.pad)
+            ).to(device)
             for reader, rows in zip(self.readers, columns, strict=True)
         ]
         memory = network.encode(sources)

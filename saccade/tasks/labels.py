@@ -12,10 +12,10 @@ from torch import Tensor
 from saccade import config as c
 from saccade.data.batches import padded
 from saccade.data.fields import Labels, Text
+from saccade.data.kinds import Readable, counting, fitted, load_field
 from saccade.data.lines import Example, labels_of
 from saccade.nn.padded import Padded
 from saccade.tasks.task import Task, count_columns, device_of, in_batches
-from saccade.text.tokenizers import Counts
 from saccade.text.vocab import Vocab
 
 
@@ -25,7 +25,7 @@ class LabelTask(Task):
     source_name, target_name = "tokenizer", "labels"
     source_field: ClassVar[type[Text]] = Text
 
-    def __init__(self, config: c.Config, sources: tuple[Text, ...], target: Labels):
+    def __init__(self, config: c.Config, sources: tuple[Readable, ...], target: Labels):
         super().__init__(config, sources, target)
         self.labels: Vocab = target.labels
 
@@ -37,18 +37,22 @@ class LabelTask(Task):
     def fit(cls, config: c.Config, examples: Callable[[], Iterable[Example]]) -> Self:
         labels: Counter[str] = Counter()
         sources = config.task.sources(config.data.source)
-        counts = [Counts(source.tokenizer) for source in sources]
+        counts = [counting(source.reader, config.data) for source in sources]
         for row in examples():
             for target in row.references:
                 labels.update(labels_of(target))
-            count_columns(sources, counts, row)
-        fields = tuple(cls.source_field.fit(some) for some in counts)
+            count_columns(sources, counts, row, config.data.root)
+        fields = tuple(fitted(some, cls.source_field, config.data) for some in counts)
         return cls(config, fields, Labels.fit(labels))
 
     @classmethod
     def load(cls, config: c.Config, folder: Path) -> Self:
-        *sources, target = cls.files(len(config.task.sources(config.data.source)))
-        fields = tuple(cls.source_field.load(folder / name) for name in sources)
+        sources = config.task.sources(config.data.source)
+        *names, target = cls.files(len(sources))
+        fields = tuple(
+            load_field(source.reader, folder / name, cls.source_field, config.data)
+            for source, name in zip(sources, names, strict=True)
+        )
         return cls(config, fields, Labels.load(folder / target))
 
     def _logits(self, network: Any, sources: Sequence[Any], budget: int) -> list[Tensor]:

@@ -53,7 +53,9 @@ class LanguageModel(GeneratingTask):
         return cls(config, Lines.load(folder / cls.files(0)[0]))
 
     def encode(self, examples: Sequence[Example]) -> Corpus:
-        return Corpus((), self.target.encode([row.source for row in examples]))
+        column = self.target.encode([row.source for row in examples])
+        assert isinstance(column, Column)
+        return Corpus((), column)
 
     def epoch(self, corpus: Corpus, number: int) -> Stream:
         ids = corpus.target.ids

@@ -5,10 +5,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from saccade import config as c
 from saccade.data.batches import in_order
 from saccade.data.corpora import Corpus
-from saccade.data.fields import Words
-from saccade.data.lines import Example
+from saccade.data.fields import Labels, Words
+from saccade.data.kinds import Readable
+from saccade.data.lines import Example, counted
+from saccade.data.numbers import NumbersField
+from saccade.errors import DataError
 from saccade.metrics import labels as metrics
 from saccade.models.networks import Tagger
 from saccade.nn.loss import label_loss
@@ -19,6 +23,24 @@ from saccade.tasks.task import Evaluation, Prediction, Query, Request, device_of
 
 class Tag(LabelTask):
     source_field = Words
+
+    def __init__(self, config: c.Config, sources: tuple[Readable, ...], target: Labels):
+        super().__init__(config, sources, target)
+        for field in sources:
+            if isinstance(field, NumbersField):
+                field.per_position = True
+
+    def encode(self, examples: Sequence[Example]) -> Corpus:
+        corpus = super().encode(examples)
+        if self.fallible:
+            pairs = zip(corpus.sources[0].lengths, corpus.target.lengths, examples, strict=True)
+            for steps, labels, row in pairs:
+                if steps != labels:
+                    raise DataError(
+                        f"{row.where}: {counted(int(steps), 'step')}, but "
+                        f"{counted(int(labels), 'label')}; write one label for every step"
+                    )
+        return corpus
 
     @property
     def metric(self) -> str:

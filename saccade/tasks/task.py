@@ -12,17 +12,19 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
+import numpy as np
 import torch
 
 from saccade import config as c
 from saccade.data.batches import Batches, epoch_of
-from saccade.data.corpora import Corpus, open_corpus
-from saccade.data.fields import Field
+from saccade.data.corpora import Column, Corpus, open_corpus
+from saccade.data.fields import Field, SourceLabels
+from saccade.data.kinds import Counting, cell_of
 from saccade.data.lines import Example
+from saccade.data.media import Features, Fitting, MediaField
 from saccade.decoding.tree import Tree
 from saccade.models.build import build_meta, materialize
 from saccade.models.networks import Network
-from saccade.text.tokenizers import Counts
 
 Source = tuple[str, ...]
 Item = TypeVar("Item")
@@ -36,6 +38,7 @@ class Query(NamedTuple):
     source: Source
     number: int = 0
     prefix: str = ""
+    problem: str = ""  # why it cannot be read
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +94,10 @@ class Task(ABC):
         self.sources = sources
         self.target = target
         self.columns = [source.columns for source in config.task.sources(config.data.source)]
+        # sources of which an input may name what is not there: a file, a label
+        self.fallible = [
+            i for i, f in enumerate(sources) if isinstance(f, MediaField | SourceLabels)
+        ]
 
     @property
     def fields(self) -> tuple[Field, ...]:
@@ -122,26 +129,51 @@ class Task(ABC):
         numbers = ["", *range(2, sources + 1)][:sources]
         return [*(f"{cls.source_name}{n}.json" for n in numbers), f"{cls.target_name}.json"]
 
-    def read(self, examples: Sequence[Source]) -> list[Sequence[Source]]:
-        """For each source field what it reads of these examples: its columns."""
-        if len(self.sources) < 2:
-            return [examples] * len(self.sources)
-        return [[_picked(source, columns) for source in examples] for columns in self.columns]
+    def read(
+        self, examples: Sequence[Source], rows: Sequence[Example] | None = None
+    ) -> list[Sequence[Any]]:
+        """For each source field what it reads of these examples: its columns.
+
+        `rows` are the examples themselves, where media are relative to the files they are from.
+        """
+        cells: list[Sequence[Any]] = [examples] * len(self.sources)
+        if len(self.sources) > 1:
+            cells = [[_picked(source, columns) for source in examples] for columns in self.columns]
+        for i in self.fallible:
+            if isinstance(self.sources[i], MediaField):
+                places = [("", "")] * len(examples)
+                if rows is not None:
+                    places = [(row.file, row.where) for row in rows]
+                root = self.config.data.root
+                pairs = zip(cells[i], places, strict=True)
+                cells[i] = [cell_of(texts, *place, root) for texts, place in pairs]
+        return cells
 
     def encode(self, examples: Sequence[Example]) -> Corpus:
         """Examples as rows of ids: a row for each target that is right."""
-        rows = [(row.source, target) for row in examples for target in row.references]
-        cells = self.read([source for source, _ in rows])
+        rows = [(row, target) for row in examples for target in row.references]
+        cells = self.read([row.source for row, _ in rows], [row for row, _ in rows])
         sources = tuple(f.encode(some) for f, some in zip(self.sources, cells, strict=True))
-        return Corpus(sources, self.target.encode([target for _, target in rows]))
+        targets = self.target.encode([target for _, target in rows])
+        assert isinstance(targets, Column)
+        return Corpus(sources, targets)
 
     def open_corpus(self, folder: Path, split: str) -> Corpus:
         """The corpus of a run's data."""
-        return open_corpus(folder, split, [field.pad for field in self.fields])
+        return open_corpus(folder, split, [field.open for field in self.fields])
+
+    def remember(self, corpus: Corpus, examples: Sequence[Example]) -> None:
+        """Read the media of these examples from the corpus that they are in, and from no file."""
+        first = np.cumsum([0, *(len(row.references) for row in examples)])[:-1].tolist()
+        for i in self.fallible:
+            field, column = self.sources[i], corpus.sources[i]
+            if isinstance(field, MediaField) and isinstance(column, Features):
+                cells = self.read([row.source for row in examples])[i]
+                field.remember([cell.text for cell in cells], column, first)
 
     def build_meta(self) -> Network:
         """The network of the configuration, without memory: shapes alone."""
-        sources = [field.inventory for field in self.sources]
+        sources = [f.vectors if isinstance(f, MediaField) else f.inventory for f in self.sources]
         return build_meta(self.config, sources, self.target.inventory)
 
     def build(self) -> Network:
@@ -168,6 +200,29 @@ class Task(ABC):
     def predict(self, network: Any, queries: Sequence[Query], request: Request) -> list[Prediction]:
         """A prediction for each query, in order."""
 
+    def answer(self, network: Any, queries: Sequence[Query], request: Request) -> list[Prediction]:
+        """The same; an input that cannot be read has its problem for an answer."""
+        problems = self.problems(queries) if self.fallible else {}
+        if not problems:
+            return self.predict(network, queries, request)
+        sound = [query for i, query in enumerate(queries) if i not in problems]
+        found = iter(self.predict(network, sound, request) if sound else ())
+        return [
+            Prediction("", 0.0, problem=problems[i]) if i in problems else next(found)
+            for i in range(len(queries))
+        ]
+
+    def problems(self, queries: Sequence[Query]) -> dict[int, str]:
+        """Which queries name what cannot be read, and why."""
+        cells, found = self.read([query.source for query in queries]), {}
+        for i in self.fallible:
+            field = self.sources[i]
+            assert isinstance(field, MediaField | SourceLabels)
+            for number, cell in enumerate(cells[i]):
+                if number not in found and (problem := field.problem(cell)):
+                    found[number] = problem
+        return found
+
     @abstractmethod
     def score(self, network: Any, examples: Sequence[Example]) -> list[tuple[float, int]]:
         """For each example log p(target | source), and of how many tokens."""
@@ -189,10 +244,16 @@ def result_of(evaluation: Evaluation) -> dict[str, float]:
     return scores
 
 
-def count_columns(sources: Sequence[c.Source], counts: Sequence[Counts], row: Example) -> None:
+def count_columns(
+    sources: Sequence[c.Source], counts: Sequence[Counting], row: Example, root: str
+) -> None:
     """Count what each source reads of an example; one alone reads all its columns."""
     for source, some in zip(sources, counts, strict=True):
-        for text in row.source if len(sources) == 1 else _picked(row.source, source.columns):
+        texts = row.source if len(sources) == 1 else _picked(row.source, source.columns)
+        if isinstance(some, Fitting):
+            some.look(cell_of(texts, row.file, row.where, root))
+            continue
+        for text in texts:
             some.add(text)
 
 

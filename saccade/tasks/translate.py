@@ -1,4 +1,4 @@
-"""Translate: text to text of any kind. Letters to phones, German to English, wrong to right."""
+"""Translate: any source to text. Letters to phones, German to English, pictures to captions."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -10,6 +10,7 @@ from saccade import config as c
 from saccade.data.batches import in_order
 from saccade.data.corpora import Corpus
 from saccade.data.fields import TargetText, Text
+from saccade.data.kinds import Readable, counting, fitted, load_field
 from saccade.data.lines import Example
 from saccade.metrics import text as metrics
 from saccade.models.networks import Generator
@@ -33,7 +34,7 @@ EVALUATED_AT_ONCE = 512  # hypotheses about queries that are answered between tw
 
 
 class Translate(GeneratingTask):
-    def __init__(self, config: c.Config, sources: tuple[Text, ...], target: TargetText):
+    def __init__(self, config: c.Config, sources: tuple[Readable, ...], target: TargetText):
         super().__init__(config, sources, target)
         assert isinstance(config.task, c.Translate)
         self.settings = config.task
@@ -51,21 +52,27 @@ class Translate(GeneratingTask):
         settings = config.task
         assert isinstance(settings, c.Translate)
         sources = settings.sources(config.data.source)
-        counts = [Counts(source.tokenizer) for source in sources]
-        said = counts[0] if settings.joint else Counts(settings.target)
+        counts = [counting(source.reader, config.data) for source in sources]
+        own = counts[0] if settings.joint else None
+        said = own if isinstance(own, Counts) else Counts(settings.target)
         for row in examples():
-            count_columns(sources, counts, row)
+            count_columns(sources, counts, row, config.data.root)
             for target in row.references:
                 said.add(str(target))
         if settings.joint:
             joint = Tokenizer.from_counts(said)
             return cls(config, (Text(joint),), TargetText(joint))
-        return cls(config, tuple(map(Text.fit, counts)), TargetText.fit(said))
+        fields = tuple(fitted(some, Text, config.data) for some in counts)
+        return cls(config, fields, TargetText.fit(said))
 
     @classmethod
     def load(cls, config: c.Config, folder: Path) -> "Translate":
-        *sources, target = cls.files(len(config.task.sources(config.data.source)))
-        fields = tuple(Text.load(folder / name) for name in sources)
+        sources = config.task.sources(config.data.source)
+        *names, target = cls.files(len(sources))
+        fields = tuple(
+            load_field(source.reader, folder / name, Text, config.data)
+            for source, name in zip(sources, names, strict=True)
+        )
         return cls(config, fields, TargetText.load(folder / target))
 
     def evaluating(

@@ -35,6 +35,7 @@ from saccade.runs.guard import (
     own_paths,
     require_loadable,
     require_plain_inputs,
+    with_root,
 )
 from saccade.runs.machine import choose_device, choose_precision, require_memory, tune_malloc
 from saccade.runs.run import Run, load
@@ -200,6 +201,8 @@ def resume(
     `settings` are limits that are to be raised, as in {"train.steps": 2000}.
     """
     stop, began = stop or Stop(), perf_counter()
+    settings = dict(settings or {})
+    root = str(settings.pop("data.root", ""))  # the run's own permits nothing
     read_settings(folder)
     with locked(folder):
         stop.folder = folder
@@ -212,14 +215,14 @@ def resume(
             except Interrupted:
                 yield events.Finished(0, "stopped", {}, 0.0, stopped=True)
                 return
-            config = raised(config, settings or {}, folder)
+            config = raised(config, settings, folder)
             with writing(folder):
                 write_config(folder, config, prepared=False)
-            yield from _prepare(config, folder, stop, seen)
+            yield from _prepare(with_root(config, root), folder, stop, seen)
             return
         tune_malloc()
         old = config_in(raw, folder)
-        config = raised(old, settings or {}, folder)
+        config = raised(old, settings, folder)
         saves = folder / "checkpoints"
         try:
             with writing(folder), stop.interruptible():
@@ -240,7 +243,7 @@ def resume(
         yield from (events.Changed(*change) for change in changes)
         try:
             with stop.interruptible():
-                ready = _reopened(own_paths(config, folder), folder)
+                ready = _reopened(own_paths(with_root(config, root), folder), folder)
         except Interrupted:
             at = checkpoints.step_of(path) if path else 0
             yield events.Finished(at, "stopped", {}, 0.0, stopped=True)

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from saccade.data.corpora import (
     Column,
     Corpus,
     Examples,
+    open_column,
     open_corpus,
     save_examples,
     write_corpus,
@@ -23,6 +25,7 @@ from saccade.data.corpora import (
 from saccade.data.lines import Example
 from saccade.errors import CheckpointError, DataError
 
+OPEN = partial(open_column, pad=0)
 ROWS = st.lists(st.lists(st.integers(5, 99), min_size=1, max_size=12), min_size=1, max_size=60)
 
 
@@ -98,7 +101,7 @@ def test_a_corpus_on_disk_is_the_corpus(tmp_path: Path, sources: int) -> None:
         return Corpus((first, *others)[:sources], Column.of([row[::-1] for row in rows]))
 
     write_corpus(tmp_path, "train", iter([some([5, 6], [7]), some([11])]))
-    found, whole = open_corpus(tmp_path, "train", [0] * (sources + 1)), some([5, 6], [7], [11])
+    found, whole = open_corpus(tmp_path, "train", [OPEN] * (sources + 1)), some([5, 6], [7], [11])
     assert len(found.sources) == sources
     for one, other in zip(found.columns, whole.columns, strict=True):
         assert [one[i] for i in range(3)] == [other[i] for i in range(3)]
@@ -114,7 +117,7 @@ def test_a_corpus_cut_short_is_noticed(tmp_path: Path) -> None:
         file = tmp_path / name
         file.write_bytes(file.read_bytes()[:-4])
         with pytest.raises(CheckpointError, match="says otherwise"):
-            open_corpus(tmp_path, "train", [0, 0])
+            open_corpus(tmp_path, "train", [OPEN, OPEN])
 
 
 def test_a_corpus_that_cannot_be_written_leaves_no_file_open(tmp_path: Path) -> None:

@@ -284,8 +284,8 @@ def test_json_keys_can_be_chosen(tmp_path):
 
 
 def test_unknown_json_keys_are_listed(tmp_path):
-    path = write(tmp_path, '{"image": "x.png", "caption": "y"}\n', "train.jsonl")
-    with pytest.raises(DataError, match="image, caption"):
+    path = write(tmp_path, '{"size": "x", "colour": "y"}\n', "train.jsonl")
+    with pytest.raises(DataError, match="size, colour"):
         detect_layout([path], Data())
 
 

@@ -1,11 +1,15 @@
 """Means are means: of a word's pieces, and of several sources; and each source has its mark."""
 
+import itertools
+import math
+
+import pytest
 import torch
 from torch import nn
 
 from saccade.models.encoders import Encoder, LateFusion
-from saccade.models.heads import word_means
-from saccade.nn.padded import Memory, end_to_end
+from saccade.models.heads import Monotone, word_means
+from saccade.nn.padded import Memory, Padded, end_to_end
 from tests.architectures import network, source_batch
 
 
@@ -48,3 +52,34 @@ def test_every_source_has_a_mark_of_its_own() -> None:
         first, second = memory.values.split(5, 1)
     assert torch.allclose(first, alone.values + both.marks.weight[0], atol=1e-6)
     assert torch.allclose(second, alone.values + both.marks.weight[1], atol=1e-6)
+
+
+def every_way(log_probs: torch.Tensor, said: list[int], blank: int) -> float:
+    """log p of a target by CTC: the sum over all ways, one by one."""
+    S, V = log_probs.shape
+    total = 0.0
+    for way in itertools.product(range(V), repeat=S):
+        told = [one for one, _ in itertools.groupby(way) if one != blank]
+        if told == said:
+            total += math.exp(sum(float(log_probs[s, one]) for s, one in enumerate(way)))
+    return math.log(total)
+
+
+def test_ctc_is_the_sum_over_all_ways_and_padding_is_invisible() -> None:
+    head = Monotone(6, 4, blank=0)
+    values, keep = torch.randn(2, 5, 6), torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
+    target = Padded(torch.tensor([[2, 1, 1, 3, 3], [2, 1, 3, 0, 0]]), torch.tensor([5, 3]))
+    memory = Memory(values, keep, values.mean(1))
+    with torch.inference_mode():
+        found = float(head(memory, target))
+        log_probs = head.output(values).log_softmax(-1)
+    # between the marks at both ends: 1 1 3, of five positions, and 1, of three
+    wanted = every_way(log_probs[0], [1, 1, 3], 0) + every_way(log_probs[1, :3], [1], 0)
+    assert found == pytest.approx(-wanted, abs=1e-4)
+
+
+def test_a_target_longer_than_its_source_counts_nothing_to_ctc() -> None:
+    head, values = Monotone(6, 4, blank=0), torch.randn(1, 2, 6)
+    target = Padded(torch.tensor([[2, 1, 2, 3, 1, 3]]), torch.tensor([6]))
+    with torch.inference_mode():
+        assert float(head(Memory(values, None, values.mean(1)), target)) == 0.0

@@ -1,7 +1,8 @@
 """The mutations: what is broken, and which fast tests have to notice it."""
 
+from tests.mutations.media import MEDIA
 from tests.mutations.networks import MODELS, NN
 from tests.mutations.searches import DECODING
 from tests.mutations.trainings import MEASURES, TRAINING
 
-MUTATIONS = (*NN, *MODELS, *DECODING, *TRAINING, *MEASURES)
+MUTATIONS = (*NN, *MODELS, *DECODING, *TRAINING, *MEASURES, *MEDIA)

@@ -1,0 +1,137 @@
+"""What is wrong with media: missing, unreadable, there twice, of odd size, silent, clipped.
+
+Every file is read once. What is kept of it is a hash and a few numbers.
+"""
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from saccade import config as c
+from saccade.check.findings import Finding, Group, error
+from saccade.check.tally import MIN_ROWS, longest_usual
+from saccade.data.kinds import cell_of
+from saccade.data.lines import Defect, Example
+from saccade.data.media import Cell, required
+from saccade.data.numbers import series_of
+from saccade.data.pictures import decoded, opened
+from saccade.data.sounds import is_frames, samples_of
+from saccade.errors import DataError
+
+SILENT = 1e-3  # the largest sample of a sound that nobody hears
+CLIPPED = 0.999  # from which a sample is at the limit
+CLIPPED_SHARE = 0.002  # of samples at the limit: more are heard
+ODD_SIZE = 8.0  # times the usual side of a picture, or its shape's: far from it
+MIN_SIDE = 8  # pixels: less shows nothing
+
+
+@dataclass
+class Seen:
+    """What is known of the media of train and dev."""
+
+    known: set[str] = field(default_factory=set)  # cells
+    content: dict[bytes, tuple[str, str, str]] = field(default_factory=dict)  # split, where, path
+    sizes: list[tuple[str, tuple[float, ...]]] = field(default_factory=list)  # where, and numbers
+    groups: dict[str, Group] = field(default_factory=lambda: defaultdict(Group))
+
+
+def media_sources(task: c.Task, data: c.Data) -> list[c.Source]:
+    """The sources of a task that are media."""
+    found = task.sources(data.source)
+    return [source for source in found if isinstance(source.reader, c.Media)]
+
+
+def media_findings(
+    task: c.Task, data: c.Data, train: Iterator[Example | Defect], dev: Iterator[Example | Defect]
+) -> Iterator[Finding]:
+    """An error for each cell that cannot be read; then warnings, a group for each code."""
+    sources = media_sources(task, data)
+    if not sources:
+        return
+    seen = [Seen() for _ in sources]
+    for split, rows in (("train", train), ("dev", dev)):
+        for row in rows:
+            if isinstance(row, Defect):
+                continue
+            for source, known in zip(sources, seen, strict=True):
+                texts = [row.source[i] for i in source.columns]
+                cell = cell_of(texts, row.file, "", data.root)
+                if cell.key in known.known:
+                    continue
+                known.known.add(cell.key)
+                try:
+                    _look(known, source.reader, cell, split, row)
+                except DataError as problem:
+                    what, _, advice = str(problem).partition("; ")
+                    yield error(Defect("media", row.where, what, advice or "mend the file"))
+    for source, known in zip(sources, seen, strict=True):
+        _odd_sizes(known, source.reader)
+        for code, group in known.groups.items():
+            yield group.finding(code)
+
+
+def _look(seen: Seen, reader: c.Reader, cell: Cell, split: str, row: Example) -> None:
+    """Note what is to be said of one cell."""
+    where, name = row.where, "" if cell.inline else cell.text
+    if not cell.inline:
+        _compare_content(seen, cell, split, where)
+    match reader:
+        case c.Picture():
+            with opened(cell) as image:
+                size = float(image.width), float(image.height)
+            pixels = decoded(cell, reader)
+            seen.sizes.append((where, size))
+            if min(size) < MIN_SIDE:
+                message = f"{size[0]:.0f} x {size[1]:.0f} pixels show nothing"
+                seen.groups["odd-size"].add(where, message, name)
+            elif (pixels == pixels[0, 0]).all():
+                seen.groups["blank-media"].add(where, "a picture of one colour", name)
+        case c.Sound() if not is_frames(cell):
+            samples = samples_of(cell, reader.rate)
+            seen.sizes.append((where, (len(samples) / reader.rate,)))
+            loudest = float(np.abs(samples).max())
+            if loudest < SILENT:
+                seen.groups["silent"].add(where, f"no sample is above {loudest:.5f}", name)
+            elif (share := float((np.abs(samples) > CLIPPED).mean())) > CLIPPED_SHARE:
+                seen.groups["clipped"].add(where, f"{share:.1%} of it is at the limit", name)
+        case _:
+            series = series_of(cell)
+            seen.sizes.append((where, (float(len(series)),)))
+            if len(series) > 1 and (series == series[0]).all():
+                seen.groups["blank-media"].add(where, "a series that never changes", name)
+
+
+def _compare_content(seen: Seen, cell: Cell, split: str, where: str) -> None:
+    """Note a file that is there already, under another name."""
+    with open(required(cell), "rb") as file:
+        key = hashlib.file_digest(file, "sha256").digest() + cell.text.partition("#")[2].encode()
+    before = seen.content.setdefault(key, (split, where, cell.text))
+    if before[1] == where:
+        return
+    code = "same-file" if before[0] == split else "leak"
+    message = f"the same content as {before[2]} at {before[1]}"
+    seen.groups[code].add(where, message, cell.text)
+
+
+def _odd_sizes(seen: Seen, reader: c.Reader) -> None:
+    """Note what is far larger or smaller than is usual here."""
+    if len(seen.sizes) < MIN_ROWS:
+        return
+    table: Any = np.array([numbers for _, numbers in seen.sizes])
+    if isinstance(reader, c.Picture):
+        shape = table[:, 0] / table[:, 1]
+        side = np.sqrt(table.prod(1))
+        odd = (shape / np.median(shape) > ODD_SIZE) | (np.median(shape) / shape > ODD_SIZE)
+        odd |= (side / np.median(side) > ODD_SIZE) | (np.median(side) / side > ODD_SIZE)
+        said = [f"{w:.0f} x {h:.0f} pixels, far from the usual size" for w, h in table]
+    else:
+        unit = "seconds" if isinstance(reader, c.Sound) else "vectors"
+        hundredths = np.round(100 * table[:, 0])
+        odd = hundredths > longest_usual(hundredths)
+        said = [f"{length:g} {unit}, far more than usual" for length in table[:, 0].round(2)]
+    for number in np.flatnonzero(odd).tolist():
+        seen.groups["odd-size"].add(seen.sizes[number][0], said[number])

@@ -1,0 +1,167 @@
+"""How a column of a file is read: a tokenizer for text, and a table of its own for all else.
+
+The type is the registry: whoever adds a kind adds it to `Reader`, and the type checker names the
+places that have to know.
+"""
+
+from difflib import get_close_matches
+from typing import Annotated, Any, Literal, NamedTuple, Self, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
+
+Share = Annotated[float, Field(ge=0.0, lt=1.0)]
+Positive = Annotated[int, Field(gt=0)]
+PositiveFloat = Annotated[float, Field(gt=0)]
+NonNegative = Annotated[float, Field(ge=0)]
+Pixels = Annotated[int, Field(gt=0, le=4096)]
+Stride = Annotated[int, Field(gt=0, le=64)]
+
+
+class Strict(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class Tokenizer(Strict):
+    """How a string becomes ids: trained on the training file, saved in the run."""
+
+    kind: Literal["word", "char", "bpe", "bytes", "unigram"] = "bpe"
+    size: Positive = 8000  # the largest vocabulary, specials included
+    min_count: Positive = 1  # rarer words or characters become <unk>
+    lowercase: bool = False
+    split_punctuation: bool = False  # "end." is two words; its blanks are not restored exactly
+    separator: str = ""  # between words, as ";" in V;IND;PST; "" is any blanks
+
+    @model_validator(mode="after")
+    def words(self) -> Self:
+        if self.separator and self.kind != "word":
+            raise ValueError(f"separator stands between words; the kind is '{self.kind}'")
+        if self.split_punctuation and self.kind in ("char", "bytes"):
+            raise ValueError(f"split_punctuation is about words; '{self.kind}' has none")
+        return self
+
+
+class Label(Strict):
+    """One of the labels of the training file, as a source: "a review with five stars"."""
+
+    kind: Literal["label"] = "label"
+
+
+class Numbers(Strict):
+    """A vector, or a series of them: a list in JSON, or a .npy or .npz file."""
+
+    kind: Literal["numbers"] = "numbers"
+    normalise: bool = True  # each feature to mean 0 and variance 1 of the training part
+    # strided convolutions make the series so many times shorter; 1 is one linear map
+    stride: Stride = 1
+
+    @model_validator(mode="after")
+    def halvings(self) -> Self:
+        _require_power_of_two("stride", self.stride)
+        return self
+
+
+class Picture(Strict):
+    """A picture file, scaled to one size, as a grid of square cells."""
+
+    kind: Literal["picture"] = "picture"
+    height: Pixels = 64
+    width: Pixels = 64
+    grey: bool = False
+    # residual: a small residual CNN that ends in the grid; patches: one linear map for each cell
+    stem: Literal["residual", "patches"] = "residual"
+    cell: Stride = 16  # the side of a grid's cell, in pixels
+    channels: Annotated[int, Field(gt=0, le=1024)] = 32  # of the first layer of the CNN
+    blocks: Annotated[int, Field(gt=0, le=16)] = 1  # of the CNN, each time it halves the picture
+    # augmentation, in training alone
+    crop: Annotated[float, Field(ge=0.0, le=0.5)] = 0.0  # moved by up to this share of its sides
+    flip: bool = False  # half of the pictures are mirrored
+    colour: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0  # brightness, contrast and saturation
+
+    @model_validator(mode="after")
+    def whole_cells(self) -> Self:
+        if self.height % self.cell or self.width % self.cell:
+            raise ValueError(
+                f"height ({self.height}) and width ({self.width}) must be divisible by "
+                f"cell ({self.cell})"
+            )
+        if self.stem == "residual":
+            _require_power_of_two("cell", self.cell)
+        return self
+
+    @property
+    def colours(self) -> int:
+        return 1 if self.grey else 3
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of cells."""
+        return self.height // self.cell, self.width // self.cell
+
+
+class Sound(Strict):
+    """A sound file as log-mel frames; or ready frames, in a .npy or .npz file."""
+
+    kind: Literal["sound"] = "sound"
+    rate: Annotated[int, Field(ge=1000, le=192_000)] = 16_000  # samples a second; others resampled
+    bands: Annotated[int, Field(gt=0, le=512)] = 80
+    window_ms: Annotated[float, Field(gt=0, le=1000)] = 25.0
+    hop_ms: Annotated[float, Field(gt=0, le=1000)] = 10.0
+    # strided convolutions make the frames so many times fewer; 1 is one linear map
+    stride: Stride = 4
+    # augmentation, in training alone: bands and times that are silenced (SpecAugment), speeds
+    band_masks: Annotated[int, Field(ge=0, le=16)] = 0
+    band_width: Positive = 15  # of a mask, at most
+    time_masks: Annotated[int, Field(ge=0, le=16)] = 0
+    time_share: Share = 0.1  # of the frames, at most, that one mask silences
+    speed: Annotated[float, Field(ge=0.0, le=0.5)] = 0.0  # also this much faster and slower
+
+    @model_validator(mode="after")
+    def frames(self) -> Self:
+        _require_power_of_two("stride", self.stride)
+        if self.window_ms * self.rate < 2000:
+            raise ValueError(f"a window of {self.window_ms} ms has no two samples at this rate")
+        return self
+
+    @property
+    def window(self) -> int:
+        """Samples of a frame."""
+        return round(self.rate * self.window_ms / 1000)
+
+    @property
+    def hop(self) -> int:
+        """Samples between two frames."""
+        return max(1, round(self.rate * self.hop_ms / 1000))
+
+
+def _require_power_of_two(name: str, value: int) -> None:
+    if value & (value - 1):
+        raise ValueError(f"{name} ({value}) must be a power of two: each layer halves")
+
+
+Media: TypeAlias = Numbers | Picture | Sound  # read as vectors
+
+
+OTHERS = ("label", "numbers", "picture", "sound")  # than a tokenizer's
+
+
+def _tag(value: Any) -> str:
+    """Which of the readers a table is: a tokenizer, unless its kind is another's, or nearly so."""
+    kind = value.get("kind") if isinstance(value, dict) else getattr(value, "kind", None)
+    return str(kind) if get_close_matches(str(kind), OTHERS, cutoff=0.7) else "text"
+
+
+Reader = Annotated[
+    Annotated[Tokenizer, Tag("text")]
+    | Annotated[Label, Tag("label")]
+    | Annotated[Numbers, Tag("numbers")]
+    | Annotated[Picture, Tag("picture")]
+    | Annotated[Sound, Tag("sound")],
+    Discriminator(_tag),
+]
+
+
+class Vectors(NamedTuple):
+    """What a network has to know of a source of vectors: its reader, and their size."""
+
+    reader: Media
+    size: int

@@ -1,0 +1,91 @@
+"""Which columns of a file hold media, by the look of their cells, and which one is the target."""
+
+import json
+from collections.abc import Mapping, Sequence
+
+PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
+SOUNDS = (".wav", ".flac", ".ogg", ".oga")
+ARRAYS = (".npy", ".npz")
+SUFFIXES = {"picture": PICTURES, "sound": SOUNDS, "numbers": ARRAYS}
+CALLED = {"picture": "pictures", "sound": "sounds", "numbers": "numbers"}
+LOOKED_AT = 20  # cells of numbers
+
+# the usual names of a target beside media, the surest first
+TARGETS = """target tgt label caption captions answer answers transcript transcription output
+    summary response class category digit intent sentiment text sentence"""
+TEXTS = "question prompt query instruction text sentence"  # a source of text beside media
+
+
+def media_kind(cells: Sequence[str]) -> str | None:
+    """What nearly all of these cells name: pictures, sounds or numbers; None if it is text."""
+    full = [cell for cell in cells if cell.strip()]
+    for kind, suffixes in SUFFIXES.items():
+        if full and sum(_suffixed(cell, suffixes) for cell in full) >= 0.9 * len(full):
+            return kind
+    few = full[:LOOKED_AT]
+    return "numbers" if few and all(map(is_numbers, few)) else None
+
+
+def is_media(cell: str) -> bool:
+    """Whether a cell looks like the path of a media file."""
+    return any(_suffixed(cell, suffixes) for suffixes in SUFFIXES.values())
+
+
+def _suffixed(cell: str, suffixes: tuple[str, ...]) -> bool:
+    path = cell.rpartition("#")[0] if ".npz#" in cell else cell  # an array in a file of several
+    return path.lower().endswith(suffixes)
+
+
+def is_series(cell: str) -> bool:
+    """Whether a cell holds or names a series of vectors."""
+    return (cell[:2] == "[[" and is_numbers(cell)) or _suffixed(cell, ARRAYS)
+
+
+def is_numbers(cell: str) -> bool:
+    """Whether a cell is a list of numbers, or of lists of them."""
+    if cell[:1] != "[":
+        return False
+    try:
+        return numeric(json.loads(cell))
+    except (ValueError, RecursionError):
+        return False
+
+
+def numeric(value: object) -> bool:
+    """Whether a value of JSON is a list of numbers, or of lists of them."""
+    if not isinstance(value, list) or not value:
+        return False
+    if isinstance(value[0], list):
+        return all(isinstance(row, list) and row and _plain(row) for row in value)
+    return _plain(value)
+
+
+def _plain(row: Sequence[object]) -> bool:
+    return all(type(number) in (int, float) for number in row)
+
+
+def media_columns(columns: Mapping[int | str, Sequence[str]]) -> dict[int | str, str]:
+    """The columns that hold media, and of which kind."""
+    kinds = {column: media_kind(cells) for column, cells in columns.items()}
+    return {column: kind for column, kind in kinds.items() if kind is not None}
+
+
+def target_beside(columns: Sequence[int | str], media: Mapping[int | str, str]) -> int | str | None:
+    """The target of a file with media: by its name, or the first column that is none."""
+    rest = {str(column).casefold(): column for column in columns if column not in media}
+    named = next((rest[name] for name in TARGETS.split() if name in rest), None)
+    if named is None and (len(rest) == 1 or not any(isinstance(one, str) for one in columns)):
+        return next(iter(rest.values()), None)
+    return named
+
+
+def texts_beside(
+    columns: Sequence[int | str], media: Mapping[int | str, str], target: int | str | None
+) -> list[int | str]:
+    """The columns of text that are read beside media: a question has a usual name."""
+    names = TEXTS.split()
+    return [
+        column
+        for column in columns
+        if column not in media and column != target and str(column).casefold() in names
+    ]

@@ -1,0 +1,97 @@
+"""Which field a column's reader belongs to: one `match` to fit it, and one to load it."""
+
+from collections import Counter
+from collections.abc import Sequence
+from os.path import dirname
+from pathlib import Path
+from typing import TypeAlias, assert_never
+
+from saccade import config as c
+from saccade.data.fields import SourceLabels, Text
+from saccade.data.media import Cell, Fitting, MediaField
+from saccade.data.numbers import NumbersField, NumbersFitting
+from saccade.data.pictures import PictureField, PictureFitting
+from saccade.data.sounds import SoundField, SoundFitting
+from saccade.errors import CheckpointError
+from saccade.text.tokenizers import Counts
+
+
+class LabelCounts:
+    """The labels of a column, as they are read."""
+
+    def __init__(self) -> None:
+        self.labels: Counter[str] = Counter()
+
+    def add(self, text: str) -> None:
+        self.labels[text] += 1
+
+
+Counting: TypeAlias = Counts | LabelCounts | Fitting
+Readable: TypeAlias = Text | SourceLabels | MediaField  # fields of a source
+
+
+def counting(reader: c.Reader, data: c.Data) -> Counting:
+    """What a field of this kind is fitted by, before it has seen an example."""
+    cache_bytes = data.cache_mb << 20
+    match reader:
+        case c.Tokenizer():
+            return Counts(reader)
+        case c.Label():
+            return LabelCounts()
+        case c.Numbers():
+            return NumbersFitting(reader, cache_bytes)
+        case c.Picture():
+            return PictureFitting(reader, cache_bytes)
+        case c.Sound():
+            return SoundFitting(reader, cache_bytes)
+        case _:
+            assert_never(reader)
+
+
+def fitted(counts: Counting, text: type[Text], data: c.Data) -> Readable:
+    """The field for what was counted; `text` is that of a tokenizer."""
+    match counts:
+        case Counts():
+            return text.fit(counts)
+        case LabelCounts():
+            return SourceLabels.fit(counts.labels)
+        case Fitting():
+            return _rooted(counts.field(), data)
+        case _:
+            assert_never(counts)
+
+
+def load_field(reader: c.Reader, path: Path, text: type[Text], data: c.Data) -> Readable:
+    """The field of this kind that a run holds; CheckpointError unless it is the reader's."""
+    field = _loaded(reader, path, text)
+    if isinstance(field, MediaField):
+        if field.reader != reader:
+            raise CheckpointError(f"{path}: does not fit config.toml: its reader is another")
+        return _rooted(field, data)
+    return field
+
+
+def _loaded(reader: c.Reader, path: Path, text: type[Text]) -> Readable:
+    match reader:
+        case c.Tokenizer():
+            return text.load(path)
+        case c.Label():
+            return SourceLabels.load(path)
+        case c.Numbers():
+            return NumbersField.load(path)
+        case c.Picture():
+            return PictureField.load(path)
+        case c.Sound():
+            return SoundField.load(path)
+        case _:
+            assert_never(reader)
+
+
+def _rooted(field: MediaField, data: c.Data) -> MediaField:
+    field.root = data.root
+    return field
+
+
+def cell_of(texts: Sequence[str], file: str, where: str, root: str | None) -> Cell:
+    """The cell of a column of media, as a field reads it."""
+    return Cell(texts[0], dirname(file), root if file else None, where)

@@ -1,0 +1,220 @@
+"""Numbers: a vector, or a series of vectors, from a JSON list, a .npy or a .npz file."""
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, ClassVar, Self, cast
+from zipfile import ZipFile
+
+import numpy as np
+import torch
+
+from saccade import config as c
+from saccade.data.corpora import Array
+from saccade.data.media import Cell, Fitting, MediaField, required
+from saccade.errors import CheckpointError, DataError
+from saccade.nn.padded import Padded
+
+MAX_NUMBERS = 1 << 24  # of one example
+
+
+class NumbersField(MediaField):
+    """Series of vectors (S, F), normalised by the mean and deviation of the training part."""
+
+    dtype: ClassVar[Any] = np.float32
+
+    def __init__(self, reader: c.Media, mean: Array, deviation: Array, stored: bool = True):
+        super().__init__(reader, len(mean), stored)
+        self.mean, self.deviation = mean, deviation
+        self.per_position = False  # whether each vector is to have a label of its own
+
+    def make(self, cell: Cell) -> Array:
+        return self.normalised(series_of(cell), cell)
+
+    def normalised(self, series: Array, cell: Cell) -> Array:
+        """A series in units of the training part's deviation."""
+        if series.shape[1] != len(self.mean):
+            raise DataError(
+                f"{cell.lead}: has vectors of {series.shape[1]} numbers, and those of the training "
+                f"data have {len(self.mean)}"
+            )
+        return ((series - self.mean) / self.deviation).astype(self.dtype)
+
+    def measure(self, cell: Cell) -> int:
+        return len(series_of(cell)) if cell.inline else shape_of(cell)[0]
+
+    def shaped(self, flat: Array) -> Array:
+        return flat.reshape(-1, self.size_of_vector)
+
+    def length(self, numbers: Array) -> Array:
+        return numbers // self.size_of_vector
+
+    def collate(self, rows: Sequence[Array], keys: Sequence[Any] | None) -> Padded:
+        lengths = torch.tensor([len(row) for row in rows])
+        values = np.zeros((len(rows), max(map(len, rows)), self.size_of_vector), np.float32)
+        for b, row in enumerate(rows):
+            values[b, : len(row)] = row
+        words = None
+        if self.per_position:
+            places = torch.arange(values.shape[1])
+            words = places.where(places < lengths[:, None], -1)
+        return Padded(torch.from_numpy(values), lengths, words)
+
+    def constants(self) -> dict[str, Any]:
+        lists = {"mean": self.mean.tolist(), "deviation": self.deviation.tolist()}
+        return super().constants() | lists
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        return cls.loaded(path, c.Numbers)
+
+    @classmethod
+    def loaded(cls, path: Path, kind: type[c.Media]) -> Self:
+        record = cls.read_record(path, kind)
+        try:
+            mean, deviation = (np.array(record[key], np.float64) for key in ("mean", "deviation"))
+            sound = mean.shape == deviation.shape == (record["size"],)
+            if not sound or not np.isfinite([mean, deviation]).all() or (deviation <= 0).any():
+                raise ValueError("its constants are not numbers")
+        except (KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(f"{path}: no readable field: {error}") from None
+        return cls(record["reader"], mean, deviation, record["stored"])
+
+
+class Moments:
+    """The mean and the deviation of vectors that are added, part by part (Chan et al. 1979)."""
+
+    def __init__(self) -> None:
+        self.count, self.mean, self.squares = 0, np.zeros(0), np.zeros(0)
+
+    def add(self, series: Array) -> None:
+        n, mean = len(series), series.mean(0, dtype=np.float64)
+        squares = ((series - mean) ** 2).sum(0)
+        if not self.count:
+            self.count, self.mean, self.squares = n, mean, squares
+            return
+        whole, apart = self.count + n, mean - self.mean
+        self.squares = self.squares + squares + apart**2 * self.count * n / whole
+        self.mean, self.count = self.mean + apart * n / whole, whole
+
+    @property
+    def deviation(self) -> Array:
+        """That of each number; 1 where it never changes."""
+        found = np.sqrt(self.squares / max(self.count, 1))
+        scale = np.maximum(np.abs(self.mean), 1e-30)
+        return cast(Array, np.where(found > 1e-7 * scale, found, 1.0))
+
+
+class NumbersFitting(Fitting):
+    def __init__(self, reader: c.Numbers, cache_bytes: int):
+        super().__init__(cache_bytes)
+        self.reader, self.moments = reader, Moments()
+
+    def add(self, cell: Cell) -> int:
+        series = series_of(cell)
+        known = len(self.moments.mean)
+        if known and series.shape[1] != known:
+            raise DataError(
+                f"{cell.lead}: has vectors of {series.shape[1]} numbers, and those before it have "
+                f"{known}"
+            )
+        self.moments.add(series)
+        return 4 * series.size
+
+    def field(self) -> NumbersField:
+        found = self.moments
+        if not self.reader.normalise:
+            return NumbersField(
+                self.reader, np.zeros_like(found.mean), np.ones_like(found.mean), self.stored
+            )
+        return NumbersField(self.reader, found.mean, found.deviation, self.stored)
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+def series_of(cell: Cell) -> Array:
+    """The numbers of a cell as a series of vectors (S, F); one vector is a series of one."""
+    found = _listed(cell) if cell.inline else array_of(cell)
+    if found.dtype.kind not in "fiub":
+        raise DataError(f"{cell.lead}: holds no numbers; write a list of numbers, or of such lists")
+    if found.ndim not in (1, 2) or not found.size:
+        raise DataError(f"{cell.lead}: has the shape {found.shape}; one vector or a series is read")
+    series = np.atleast_2d(found).astype(np.float64)
+    if not np.isfinite(series).all():
+        raise DataError(f"{cell.lead}: holds NaN or infinity; remove the example, or fill the gap")
+    return series
+
+
+def _listed(cell: Cell) -> Array:
+    try:
+        return np.array(json.loads(cell.text))
+    except (ValueError, RecursionError):
+        raise DataError(f"{cell.lead}: not a list of numbers, or lists of unequal length") from None
+
+
+def array_of(cell: Cell) -> Array:
+    """The array in a .npy file, or of this name in a .npz file; never a pickle."""
+    shape_of(cell)
+    with _named(cell), _opened(cell) as file:
+        return np.asarray(np.lib.format.read_array(file, allow_pickle=False))
+
+
+def shape_of(cell: Cell) -> tuple[int, int]:
+    """The shape of a file's array as a series, from its header; DataError if it is too large."""
+    with _named(cell), _opened(cell) as file:
+        shape, dtype = _header(file)
+    if dtype.hasobject or len(shape) not in (1, 2) or not min(shape, default=0):
+        raise DataError(f"{cell.lead}: is no array of numbers (S, F), but {dtype} {shape}")
+    if int(np.prod([int(n) for n in shape], dtype=object)) > MAX_NUMBERS:
+        raise DataError(f"{cell.lead}: has the shape {shape}, too large for one example; cut it")
+    return (1, shape[0]) if len(shape) == 1 else (shape[0], shape[1])
+
+
+@contextmanager
+def _opened(cell: Cell) -> Iterator[IO[bytes]]:
+    """The file of an array, or its part of an archive."""
+    path = required(cell)
+    if not path.endswith(".npz"):
+        with open(path, "rb") as file:
+            yield file
+        return
+    with ZipFile(path) as archive:
+        names = [name.removesuffix(".npy") for name in archive.namelist()]
+        with archive.open(_member(cell, names) + ".npy") as part:
+            yield part
+
+
+@contextmanager
+def _named(cell: Cell) -> Iterator[None]:
+    """Whatever goes wrong inside is a DataError with the name of the cell."""
+    try:
+        yield
+    except DataError:
+        raise
+    except Exception as error:  # a header is parsed as Python, an archive by another library
+        raise DataError(f"{cell.lead}: cannot be read: {error}; write it again") from None
+
+
+def _header(file: Any) -> tuple[tuple[int, ...], Any]:
+    version = np.lib.format.read_magic(file)
+    read = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }
+    if version not in read:
+        raise ValueError(f"format {version} of .npy is not known")
+    shape, _, dtype = read[version](file)
+    return shape, dtype
+
+
+def _member(cell: Cell, names: Sequence[str]) -> str:
+    """The name of an array in a .npz file: after a #, or the only one there is."""
+    wanted = cell.text.partition(".npz#")[2]
+    if not wanted and len(names) == 1:
+        return names[0]
+    if wanted not in names:
+        some = ", ".join(names[:3])
+        raise KeyError(f"which array? Write {Path(cell.text).name}#NAME; it has {some} ...")
+    return wanted

@@ -1,0 +1,173 @@
+"""Pictures: files of any usual format, scaled to one size, as grids of cells; extra `image`."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+
+from saccade import config as c
+from saccade.data.corpora import Array
+from saccade.data.media import Cell, Fitting, MediaField, generator, required
+from saccade.errors import ConfigError, DataError
+from saccade.nn.padded import Padded
+
+FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")  # others are not tried
+MAX_PIXELS = 1 << 26  # of a file: more are refused before they are decoded
+
+
+class PictureField(MediaField):
+    """Pictures as bytes (H, W, C); in a batch a row is the cells of the grid, (S, side*side*C)."""
+
+    dtype = np.uint8
+    reader: c.Picture
+
+    def __init__(self, reader: c.Picture, stored: bool = True):
+        super().__init__(reader, reader.cell**2 * reader.colours, stored)
+        self.cells = reader.grid[0] * reader.grid[1]
+
+    def make(self, cell: Cell) -> Array:
+        return decoded(cell, self.reader)
+
+    def measure(self, cell: Cell) -> int:
+        required(cell)
+        return self.cells
+
+    def shaped(self, flat: Array) -> Array:
+        return flat.reshape(self.reader.height, self.reader.width, self.reader.colours)
+
+    def length(self, numbers: Array) -> Array:
+        whole = self.reader.height * self.reader.width * self.reader.colours
+        return np.where(numbers == whole, self.cells, 0)
+
+    def collate(self, rows: Sequence[Array], keys: Sequence[Any] | None) -> Padded:
+        reader, side = self.reader, self.reader.cell
+        if keys is not None and (reader.crop or reader.flip or reader.colour):
+            rows = [augmented(row, reader, key) for row, key in zip(rows, keys, strict=True)]
+        pictures = np.stack(rows)
+        high, wide = reader.grid
+        cells = pictures.reshape(len(rows), high, side, wide, side, reader.colours)
+        values = cells.swapaxes(2, 3).reshape(len(rows), self.cells, self.size_of_vector)
+        return Padded(torch.from_numpy(values), torch.full((len(rows),), self.cells))
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        record = cls.read_record(path, c.Picture)
+        return cls(record["reader"], record["stored"])
+
+
+class PictureFitting(Fitting):
+    def __init__(self, reader: c.Picture, cache_bytes: int):
+        super().__init__(cache_bytes)
+        self.reader = reader
+        pillow()
+
+    def add(self, cell: Cell) -> int:
+        required(cell)
+        return self.reader.height * self.reader.width * self.reader.colours
+
+    def field(self) -> PictureField:
+        return PictureField(self.reader, self.stored)
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+def pillow() -> Any:
+    """Pillow's modules Image and ImageOps; ConfigError where they are not installed."""
+    try:
+        from PIL import Image, ImageOps
+    except ImportError:
+        raise ConfigError("pictures need pillow: pip install 'saccade[image]'") from None
+    return Image, ImageOps
+
+
+def opened(cell: Cell) -> Any:
+    """A picture whose header was read, and no pixel; DataError if it is none, or far too large."""
+    image_module, _ = pillow()
+    path = required(cell)
+    bombs = image_module.DecompressionBombError, image_module.DecompressionBombWarning
+    try:
+        image = image_module.open(path, formats=FORMATS)
+        size = image.width * image.height
+    except bombs as error:
+        raise DataError(f"{cell.lead}: {_too_large(str(error))}") from None
+    except (OSError, ValueError, SyntaxError, TypeError, OverflowError, EOFError) as error:
+        what = "no picture that can be read" if "identify" in str(error) else str(error)
+        raise DataError(f"{cell.lead}: {what}; save it as PNG or JPEG") from None
+    if size > MAX_PIXELS:
+        image.close()
+        raise DataError(f"{cell.lead}: {_too_large(f'{image.width} x {image.height} pixels')}")
+    return image
+
+
+def _too_large(what: str) -> str:
+    return f"{what}: refused, {MAX_PIXELS:,} pixels are the most; scale it down"
+
+
+def decoded(cell: Cell, reader: c.Picture) -> Array:
+    """A picture as bytes (H, W, C) of the size that is read, turned as its EXIF tag says.
+
+    What is transparent is white. Of the picture the middle is seen that has the wanted shape.
+    """
+    image_module, operations = pillow()
+    try:
+        with opened(cell) as image:
+            if image.format == "JPEG":  # decoded at about the wanted size, which is faster
+                image.draft("L" if reader.grey else "RGB", (2 * reader.width, 2 * reader.height))
+            turned = operations.exif_transpose(image)
+            plain = _plain(turned, image_module, "L" if reader.grey else "RGB")
+            fitted = operations.fit(
+                plain, (reader.width, reader.height), image_module.Resampling.BILINEAR
+            )
+    except DataError:
+        raise
+    except MemoryError:
+        raise DataError(f"{cell.lead}: {_too_large('not enough memory')}") from None
+    except Exception as error:  # a decoder may raise whatever its format's library does
+        raise DataError(f"{cell.lead}: damaged: {error}; copy or save it again") from None
+    return np.asarray(fitted, np.uint8).reshape(reader.height, reader.width, reader.colours)
+
+
+def _plain(image: Any, image_module: Any, mode: str) -> Any:
+    """An image of 8 bits in grey or RGB, whatever it was."""
+    if image.mode in ("I", "F") or image.mode.startswith("I;16"):  # 16 bits to 8
+        numbers = np.asarray(image, np.float64)
+        scale = 257.0 if numbers.max(initial=0) > 255 else 1.0
+        image = image_module.fromarray(np.clip(numbers / scale, 0, 255).astype(np.uint8))
+    if "transparency" in image.info or image.mode in ("LA", "PA", "RGBA", "La", "RGBa"):
+        layers = image.convert("RGBA")
+        white = image_module.new("RGBA", layers.size, "white")
+        image = image_module.alpha_composite(white, layers)
+    return image.convert(mode)
+
+
+# --- augmentation ---------------------------------------------------------------------------------
+
+
+def augmented(picture: Array, reader: c.Picture, key: Any) -> Array:
+    """A picture moved, mirrored and recoloured by random numbers that the key decides."""
+    draw = generator(key)
+    down, right, mirror, light, contrast, saturation = draw.uniform(-1.0, 1.0, 6)
+    if reader.crop:
+        picture = _moved(picture, down * reader.crop, right * reader.crop)
+    if reader.flip and mirror > 0:
+        picture = picture[:, ::-1]
+    if reader.colour:
+        x = picture.astype(np.float32)
+        x = x + 128.0 * reader.colour * light
+        x = x.mean() + (x - x.mean()) * (1.0 + reader.colour * contrast)
+        grey = x.mean(-1, keepdims=True)
+        x = grey + (x - grey) * (1.0 + reader.colour * saturation)
+        picture = np.clip(x, 0.0, 255.0).astype(np.uint8)
+    return picture
+
+
+def _moved(picture: Array, down: float, right: float) -> Array:
+    """A picture moved by a share of its sides; its edge goes on beyond it."""
+    high, wide = picture.shape[:2]
+    rows = np.clip(np.arange(high) + round(down * high), 0, high - 1)
+    columns = np.clip(np.arange(wide) + round(right * wide), 0, wide - 1)
+    moved: Array = picture[rows[:, None], columns]
+    return moved

@@ -1,0 +1,100 @@
+"""Good settings for sources that are no text: by their kind, the task, and the size of the data."""
+
+from collections.abc import Mapping
+from math import sqrt
+from typing import Any
+
+from saccade.setup.survey import Survey
+
+SOUND_FRAMES = 3000  # of the longest example that is learned from: half a minute
+DECODER = {"kind": "recurrent", "attention": "additive", "context": "cell", "num_layers": 1}
+
+
+def media_defaults(
+    kind: str, media: Mapping[str, Mapping[str, Any]], texts: bool, seen: Survey
+) -> dict[str, Any]:
+    """The tables of a configuration for these columns of media; `texts`: beside some of text."""
+    kinds = {str(reader.get("kind")) for reader in media.values()}
+    n = seen.count
+    dim = 128 if n < 3000 else 192 if n < 30_000 else 256
+    dropout = 0.3 if n < 10_000 else 0.2
+    chosen: dict[str, Any] = {
+        "task": {"columns": {name: _reader(dict(reader), n) for name, reader in media.items()}},
+        "encoder": _body(kinds, texts, dim, dropout),
+        "data": {"max_len": SOUND_FRAMES if "sound" in kinds else 1024},
+        "train": {
+            "rate": 1e-3,
+            "average": 0.995,
+            "warmup": 200,
+            "workers": 1,
+            "batch_tokens": _batch_tokens(kinds, n),
+            "label_smoothing": 0.1,
+        },
+    }
+    if kind == "classify":
+        chosen["head"] = {"kind": "pooled", "pool": "attention", "dropout": dropout}
+        chosen["task"]["tokenizer"] = {"kind": "word", "size": 10_000, "split_punctuation": True}
+        chosen["train"] |= {"patience": 10, "epochs": _epochs(n, 60)}
+        return chosen
+    if kind == "tag":
+        chosen["head"] = {"kind": "per_word", "dropout": dropout}
+        chosen["train"] |= {"epochs": _epochs(n, 60)}
+        return chosen
+    chosen["decoder"] = DECODER | {"dim": dim, "dropout": dropout}
+    chosen["task"] |= _target(seen)
+    chosen["train"] |= {"epochs": _epochs(n, 60)}
+    chosen["decode"] = {
+        "max_len": int(min(1000, max(20, 1.5 * seen.longest_target + 10))),
+        "max_ratio": 100.0,  # a picture's cells and a sound's frames say little of a text's length
+    }
+    return chosen
+
+
+def tables_of(media: Mapping[Any, str], own: Mapping[str, Any]) -> dict[str, Any]:
+    """The tables of columns, with one for each that holds media, of its kind."""
+    tables = dict(own)
+    for name, kind in media.items():
+        tables[str(name)] = {"kind": kind} | dict(own.get(str(name), {}))
+    return tables
+
+
+def _reader(reader: dict[str, Any], n: int) -> dict[str, Any]:
+    """What is left open of how a column is read; augmentation where examples are few."""
+    match reader.get("kind"):
+        case "picture":
+            usual = {"crop": 0.1, "colour": 0.1} if n < 100_000 else {}
+            return usual | reader
+        case "sound":
+            usual = {"band_masks": 2, "time_masks": 2, "time_share": 0.05}
+            return (usual if n < 100_000 else {}) | reader
+        case _:
+            return reader
+
+
+def _body(kinds: set[str], texts: bool, dim: int, dropout: float) -> dict[str, Any]:
+    if kinds == {"picture"} and not texts:
+        return {"kind": "none", "dim": dim, "dropout": dropout}
+    if kinds == {"picture"} or texts:
+        heads = {"num_heads": 4, "num_layers": 2, "ff_dim": 2 * dim}
+        return {"kind": "transformer", "dim": dim, "dropout": min(dropout, 0.1)} | heads
+    return {"kind": "recurrent", "dim": dim, "num_layers": 2, "dropout": dropout}
+
+
+def _batch_tokens(kinds: set[str], n: int) -> int:
+    if "sound" in kinds:
+        return 2048 if n < 2000 else 6000
+    return 1024 if n < 5000 else 2048
+
+
+def _target(seen: Survey) -> dict[str, Any]:
+    """How the target is cut: symbols and short texts as they are, sentences into pieces."""
+    if seen.symbols:
+        return {"target": {"kind": "word", "size": 2000}, "metric": "token_error"}
+    if seen.target_chars < 40:
+        return {"target": {"kind": "char", "size": 2000}, "metric": "token_error"}
+    pieces = int(min(8000, max(500, 60 * sqrt(seen.count)))) // 100 * 100
+    return {"target": {"kind": "bpe", "size": pieces}, "metric": "bleu"}
+
+
+def _epochs(n: int, most: int) -> int:
+    return int(min(most, max(4, round(2000 / sqrt(max(n, 1))))))

@@ -1,0 +1,69 @@
+"""Ways to break the reading of media, and the tests that notice."""
+
+from tests.mutations.mutation import Mutation
+
+FIELDS = "tests/data/test_fields_of_media.py"
+LAWS = "tests/laws/test_media.py"
+COMMANDS = "tests/cli/test_media.py"
+
+MEDIA = (
+    Mutation(
+        "stems: a strided convolution sees padding",
+        "saccade/nn/stems.py",
+        "                x = x * keep.unsqueeze(-1)\n            x = F.gelu",
+        "                x = x * 1.0\n            x = F.gelu",
+        (f"{LAWS}::test_padding_is_invisible_whatever_it_holds",),
+    ),
+    Mutation(
+        "bodies: a pyramid forgets to shorten its lengths",
+        "saccade/nn/bodies.py",
+        "lengths = (lengths + 1) // 2",
+        "lengths = lengths // 2 + 1",
+        (
+            f"{LAWS}::test_a_batch_is_its_rows",
+            f"{LAWS}::test_a_strided_stem_shortens_and_a_pyramid_halves",
+        ),
+    ),
+    Mutation(
+        "pictures: the tag that says how to turn is not obeyed",
+        "saccade/data/pictures.py",
+        "turned = operations.exif_transpose(image)",
+        "turned = image",
+        (f"{FIELDS}::test_a_picture_is_turned_as_its_tag_says",),
+    ),
+    Mutation(
+        "pictures: augmented in evaluation, too",
+        "saccade/data/media.py",
+        "            return self.field.collate([self.row(int(i)) for i in rows], None)",
+        "            draw = (0, 0)",
+        (f"{FIELDS}::test_augmentation_is_decided_by_seed_epoch_and_row_alone",),
+    ),
+    Mutation(
+        "paths: a link may lead anywhere",
+        "saccade/data/media.py",
+        "os.path.commonpath([limit, os.path.realpath(path)])",
+        "os.path.commonpath([limit, os.path.abspath(path)])",
+        (f"{FIELDS}::test_paths_stay_in_their_folder_unless_a_root_permits_more",),
+    ),
+    Mutation(
+        "paths: a run's own root is obeyed",
+        "saccade/training/session.py",
+        "_reopened(own_paths(with_root(config, root), folder), folder)",
+        "_reopened(own_paths(config, folder), folder)",
+        (f"{COMMANDS}::test_train_refuses_paths_that_leave_the_folder",),
+    ),
+    Mutation(
+        "sound: the mel scale has no knee",
+        "saccade/data/sounds.py",
+        "return torch.where(mels < MELS_AT_KNEE, mels * KNEE_HERTZ / MELS_AT_KNEE, above)",
+        "return above",
+        (f"{FIELDS}::test_log_mel_is_librosas",),
+    ),
+    Mutation(
+        "columns: every example keeps a copy of its picture",
+        "saccade/data/media.py",
+        "            if cell.key not in self.numbers:\n",
+        "            if True:\n",
+        (f"{COMMANDS}::test_each_file_is_kept_once_however_many_examples_name_it",),
+    ),
+)
