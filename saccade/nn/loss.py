@@ -35,7 +35,7 @@ def label_loss(
     return Loss(total, nll.detach(), gold.numel())
 
 
-CHUNK_LOGITS = 1 << 23  # at once, 32 MB: smaller chunks pay more for the gradient they add to
+CHUNK_LOGITS = 1 << 22  # at once, 16 MB: smaller chunks pay more for the gradient they add to
 
 
 def projected_loss(
