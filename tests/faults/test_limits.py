@@ -106,6 +106,7 @@ def test_a_search_that_no_memory_holds_is_refused(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(machine, "memory_of", lambda device: 200 * each)
     assert run.request(settings=settings)
     monkeypatch.setattr(machine, "memory_of", lambda device: 50 * each)
+    run = saccade.load(GOLDEN / "transformer")  # a run asks once for a search: memory stays
     with pytest.raises(ConfigError, match=r"100 hypotheses of up to 500 tokens .* lower"):
         run.request(settings=settings)
 
