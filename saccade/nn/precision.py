@@ -1,9 +1,9 @@
 """The number format that a network computes in, where it is not that of its weights.
 
 In training with half precision the weights, their gradients and what an optimiser keeps are single
-precision. Once a step the weights of products are cast; activations follow them. What sums many
-rows stays single: embedding tables (a word's gradient comes from every place it stands in), output
-layers (see `loss`) and the statistics of layer norms.
+precision. Once a step the weights of products are cast; activations follow them. What sums much
+stays single: embedding tables (a word's gradient comes from every place it stands in), output
+layers (see `loss`), norms, and what the blocks of a Transformer add to.
 """
 
 from collections.abc import Iterator
@@ -46,7 +46,7 @@ class Halved(nn.Module):
         self.network, self.dtype = network, dtype
         stay = {id(p) for module in single for p in module.parameters()}
         for module in network.modules():
-            if isinstance(module, nn.Embedding | nn.LayerNorm):
+            if isinstance(module, nn.Embedding | nn.LayerNorm | nn.RMSNorm):
                 stay |= {id(p) for p in module.parameters()}
         self.names = [name for name, p in network.named_parameters() if id(p) not in stay]
         self.weights: dict[str, Tensor] = {}

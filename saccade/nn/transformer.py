@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from saccade.nn.attention import CrossAttention, MemoryHeads, SelfAttention, additive_mask
 from saccade.nn.cache import KeysValues, KVCache, Past
 from saccade.nn.dropout import Dropout
+from saccade.nn.precision import computed
 from saccade.nn.state import Fixed
 
 Activation = Literal["relu", "gelu", "swiglu"]
@@ -94,15 +95,18 @@ class Block(nn.Module):
     ) -> tuple[Float[Tensor, "B T D"], KeysValues | None, MemoryHeads | None]:
         """The block's output, the keys and values so far, and those of the memory."""
         first = self.norm_first
-        attended, cached = self.attention(self.attention_norm(x) if first else x, mask, past)
+        inner = computed(self.attention_norm(x) if first else x)
+        attended, cached = self.attention(inner, mask, past)
         x = x + self.drop(attended)
         x = x if first else self.attention_norm(x)
         heads = None
         if memory is not None:
-            attended, heads = self.cross(self.cross_norm(x) if first else x, memory, memory_mask)
+            inner = computed(self.cross_norm(x) if first else x)
+            attended, heads = self.cross(inner, memory, memory_mask)
             x = x + self.drop(attended)
             x = x if first else self.cross_norm(x)
-        x = x + self.drop(self.feed_forward(self.feed_forward_norm(x) if first else x))
+        inner = computed(self.feed_forward_norm(x) if first else x)
+        x = x + self.drop(self.feed_forward(inner))
         return x if first else self.feed_forward_norm(x), cached, heads
 
 
@@ -110,7 +114,10 @@ MemoryLayers = Float[Tensor, "M S C"] | tuple[MemoryHeads, ...]  # as it is, or 
 
 
 class Stack(nn.Module):
-    """Positions, blocks one above the other, and with pre-norm a last norm."""
+    """Positions, blocks one above the other, and with pre-norm a last norm.
+
+    What the blocks add to is single precision, whatever they compute in: it is a sum of many.
+    """
 
     def __init__(self, positions: nn.Module, blocks: list[Block], norm: nn.Module, dropout: float):
         super().__init__()
@@ -123,11 +130,11 @@ class Stack(nn.Module):
         self, x: Float[Tensor, "B T D"], keep: Bool[Tensor, "B T"] | None = None
     ) -> Float[Tensor, "B T D"]:
         """Every position sees every other in `keep`."""
-        x = self.drop(self.positions(x))
         mask = additive_mask(keep, x.dtype)
+        x = self.drop(self.positions(x)).float()
         for block in self.blocks:
             x, _, _ = block(x, mask)
-        return self.norm(x)  # type: ignore[no-any-return]
+        return computed(self.norm(x))
 
 
 class CausalStack(Stack):
@@ -145,11 +152,11 @@ class CausalStack(Stack):
         if memory is not None:
             sources = (memory if isinstance(memory, Tensor) else memory[0][0]).size(0)
         cache, past = cache.extend(x.size(0), x.size(1), sources, x)
-        x = self.drop(self.positions(x, past.length))
+        x = self.drop(self.positions(x, past.length)).float()
         cached, heads = [], []
         for i, block in enumerate(self.blocks):
             own = memory if memory is None or isinstance(memory, Tensor) else memory[i]
             x, new, of_memory = block(x, None, past.of(cache.layer(i)), own, memory_mask)
             cached.append(new)
             heads.append(of_memory)
-        return self.norm(x), KVCache(Fixed(tuple(cached)), cache.slots), tuple(heads)
+        return computed(self.norm(x)), KVCache(Fixed(tuple(cached)), cache.slots), tuple(heads)
