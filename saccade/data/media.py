@@ -8,7 +8,7 @@ rows are made anew for every batch, ahead of time by the threads of the loader.
 import json
 import os
 import stat
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -387,7 +387,7 @@ class FeatureWriter:
         np.array([length], np.int64).tofile(self.lengths)
 
 
-class Fitting:
+class Fitting(ABC):
     """What a media field is fitted to: every cell of the training part, as it is read."""
 
     def __init__(self, cache_bytes: int):
@@ -401,17 +401,17 @@ class Fitting:
             self.seen.add(cell.key)
             self.bytes += self.add(cell)
 
+    @abstractmethod
     def add(self, cell: Cell) -> int:
         """Look at a cell for the first time; the bytes of its row."""
-        raise NotImplementedError
 
     @property
     def stored(self) -> bool:
         return self.bytes <= self.cache_bytes
 
+    @abstractmethod
     def field(self) -> MediaField:
         """The field for all that was looked at."""
-        raise NotImplementedError
 
 
 def generator(key: Any) -> np.random.Generator:

@@ -88,7 +88,13 @@ class Moments:
     def __init__(self) -> None:
         self.count, self.mean, self.squares = 0, np.zeros(0), np.zeros(0)
 
-    def add(self, series: Array) -> None:
+    def add(self, series: Array, lead: str) -> None:
+        """Add a series; DataError, which begins with `lead`, if its vectors are of another size."""
+        if self.count and series.shape[1] != len(self.mean):
+            raise DataError(
+                f"{lead}: has vectors of {series.shape[1]} numbers, and those before it have "
+                f"{len(self.mean)}"
+            )
         n, mean = len(series), series.mean(0, dtype=np.float64)
         squares = ((series - mean) ** 2).sum(0)
         if not self.count:
@@ -113,13 +119,7 @@ class NumbersFitting(Fitting):
 
     def add(self, cell: Cell) -> int:
         series = series_of(cell)
-        known = len(self.moments.mean)
-        if known and series.shape[1] != known:
-            raise DataError(
-                f"{cell.lead}: has vectors of {series.shape[1]} numbers, and those before it have "
-                f"{known}"
-            )
-        self.moments.add(series)
+        self.moments.add(series, cell.lead)
         return 4 * series.size
 
     def field(self) -> NumbersField:

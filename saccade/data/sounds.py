@@ -68,14 +68,7 @@ class SoundFitting(Fitting):
     def add(self, cell: Cell) -> int:
         frames = measured(cell, self.reader)
         if len(self.seen) <= MEASURED:
-            series = frames_of(cell, self.reader)
-            known = len(self.moments.mean)
-            if known and series.shape[1] != known:
-                raise DataError(
-                    f"{cell.lead}: has frames of {series.shape[1]} numbers, and those before it "
-                    f"have {known}"
-                )
-            self.moments.add(series)
+            self.moments.add(frames_of(cell, self.reader), cell.lead)
         rows = 3 if self.reader.speed else 1
         return 2 * rows * frames * len(self.moments.mean)
 

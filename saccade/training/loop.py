@@ -294,8 +294,8 @@ def reason(trainer: Trainer, ending: Ending) -> str:
     return f"{ending.value} ({limits})"
 
 
-class Meter:
-    """The loss and the speed since the last report."""
+class TrainingLoss:
+    """The loss of the steps since a moment."""
 
     def __init__(self, trainer: Trainer):
         self.trainer = trainer
@@ -309,13 +309,21 @@ class Meter:
         if result.finite:
             self.nll, self.count = self.nll + result.nll, self.count + result.count
 
+    @property
+    def mean(self) -> float:
+        """A token's."""
+        return float(self.nll) / max(self.count, 1)
+
+
+class Meter(TrainingLoss):
+    """The loss and the speed since the last report."""
+
     def is_due(self) -> bool:
         return perf_counter() - self.since >= REPORT_SECONDS
 
     def report(self, result: StepResult, epoch: float, progress: float) -> StepDone:
         at, passed = self.trainer.at, perf_counter() - self.since
-        loss, speed = float(self.nll) / max(self.count, 1), self.count / max(passed, 1e-9)
-        norm = float(result.norm)
+        loss, speed, norm = self.mean, self.count / max(passed, 1e-9), float(result.norm)
         self.start()
         return StepDone(at.step, epoch, loss, result.rate, speed, norm, progress, at.seconds)
 
@@ -327,25 +335,14 @@ class Meter:
         self.since += perf_counter() - paused
 
 
-class Rise:
-    """Tells, once, that the loss on the dev set rises while the loss in training falls."""
-
-    def __init__(self, trainer: Trainer):
-        self.trainer = trainer
-        self.start()
-
-    def start(self) -> None:
-        self.nll, self.count = torch.zeros((), device=self.trainer.device), 0
-
-    def add(self, result: StepResult) -> None:
-        if result.finite:
-            self.nll, self.count = self.nll + result.nll, self.count + result.count
+class Rise(TrainingLoss):
+    """Tells, once, that the loss on the dev set rises while that since the last one falls."""
 
     def after(self, evaluated: Evaluated) -> Iterator[Noticed]:
         at, dev = self.trainer.at, evaluated.scores["loss"]
         if not self.count or at.rising >= RISING_EVALUATIONS:  # it has been said
             return
-        train = float(self.nll) / self.count  # a token's, since the last evaluation
+        train = self.mean
         self.start()
         lowest, then = at.lowest
         if dev <= lowest:

@@ -244,7 +244,7 @@ def test_moments_part_by_part_are_those_of_the_whole() -> None:
     rows[:, 3] = 1e6  # never changes
     moments = Moments()
     for part in np.split(rows, [1, 30, 31]):
-        moments.add(part)
+        moments.add(part, "")
     assert np.allclose(moments.mean, rows.mean(0))
     assert np.allclose(moments.deviation, [*rows[:, :3].std(0), 1.0])
 
