@@ -185,8 +185,8 @@ NN = (
     Mutation(
         "transformer: no dropout after the feed-forward network",
         "saccade/nn/transformer.py",
-        "x = x + self.drop(self.feed_forward(self.feed_forward_norm(x) if first else x))",
-        "x = x + self.feed_forward(self.feed_forward_norm(x) if first else x)",
+        "x = x + self.drop(self.feed_forward(inner))",
+        "x = x + self.feed_forward(inner)",
         (DROPPED,),
     ),
     Mutation(
