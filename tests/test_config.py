@@ -6,7 +6,7 @@ import pytest
 
 from saccade import config as c
 from saccade.config import Config, assign_text, parse, write_toml
-from saccade.config.schema import Strict
+from saccade.config.readers import Strict
 from saccade.config.toml import validate
 from saccade.errors import ConfigError
 from tests.architectures import DECODERS, ENCODERS, config_of

@@ -4,7 +4,37 @@ Imports no torch: reading a configuration is instant.
 """
 
 from saccade.config.change import change_decode, exact_decode
+from saccade.config.decoding import (
+    MAX_HYPOTHESES,
+    Beam,
+    Compute,
+    Decode,
+    Exact,
+    Limits,
+    PlainBeam,
+    Ranking,
+    Risk,
+    Rules,
+    Sample,
+)
 from saccade.config.legacy import modernize
+from saccade.config.networks import (
+    HEADS,
+    Convolution,
+    Decoder,
+    Encoder,
+    Head,
+    NoBody,
+    PerWord,
+    Pooled,
+    Pyramid,
+    Recurrent,
+    RecurrentDecoder,
+    RecurrentEncoder,
+    Transformer,
+    TransformerDecoder,
+    TransformerEncoder,
+)
 from saccade.config.readers import (
     Label,
     Media,
@@ -15,45 +45,18 @@ from saccade.config.readers import (
     Tokenizer,
     Vectors,
 )
-from saccade.config.schema import (
-    HEADS,
-    MAX_HYPOTHESES,
+from saccade.config.schema import Config, Train
+from saccade.config.tasks import (
     TABLES,
     TASKS,
-    Beam,
     Classify,
     Column,
-    Compute,
-    Config,
-    Convolution,
     Data,
-    Decode,
-    Decoder,
-    Encoder,
-    Exact,
-    Head,
     LanguageModel,
-    Limits,
-    NoBody,
-    PerWord,
-    PlainBeam,
-    Pooled,
-    Pyramid,
-    Ranking,
-    Recurrent,
-    RecurrentDecoder,
-    RecurrentEncoder,
-    Risk,
-    Rules,
-    Sample,
     Source,
     Tag,
     TargetType,
     Task,
-    Train,
-    Transformer,
-    TransformerDecoder,
-    TransformerEncoder,
     Translate,
 )
 from saccade.config.toml import (

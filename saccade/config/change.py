@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
+from saccade.config.decoding import Beam, Decode, Exact, Sample
 from saccade.config.legacy import modern_keys
 from saccade.config.readers import Strict
-from saccade.config.schema import Beam, Decode, Exact, Sample
 from saccade.config.toml import validate
 from saccade.errors import ConfigError
 

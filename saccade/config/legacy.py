@@ -3,7 +3,7 @@
 import copy
 from typing import Any
 
-from saccade.config.schema import Beam, Sample
+from saccade.config.decoding import Beam, Sample
 
 
 def modernize(raw: dict[str, Any]) -> dict[str, Any]:

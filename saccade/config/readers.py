@@ -15,6 +15,7 @@ PositiveFloat = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
 Pixels = Annotated[int, Field(gt=0, le=4096)]
 Stride = Annotated[int, Field(gt=0, le=64)]
+Tuple = Annotated[tuple[str, ...], Field(strict=False)]  # TOML has lists, frozen models want tuples
 
 
 class Strict(BaseModel):

@@ -11,8 +11,11 @@ from typing import Any, TypeVar, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from saccade.config.decoding import Decode
 from saccade.config.legacy import modernize
-from saccade.config.schema import Config, Data, Decode, Decoder, Encoder, Head, Task, Train
+from saccade.config.networks import Decoder, Encoder, Head
+from saccade.config.schema import Config, Train
+from saccade.config.tasks import Data, Task
 from saccade.errors import ConfigError
 
 Model = TypeVar("Model", bound=BaseModel)

@@ -1,0 +1,161 @@
+"""The parts of a network: encoders, decoders, heads."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from saccade.config.readers import Positive, Share, Strict
+
+Layers = Annotated[int, Field(gt=0, le=256)]  # so that even a network on the meta device has an end
+
+
+class Recurrent(Strict):
+    """What a recurrent encoder and a recurrent decoder have in common."""
+
+    kind: Literal["recurrent"] = "recurrent"
+    cell: Literal["elman", "elman_relu", "gru", "lstm"] = "lstm"
+    dim: Positive = 256
+    num_layers: Layers = 1
+    dropout: Share = 0.2
+    residual: bool = False  # around every layer but the first
+
+
+class RecurrentEncoder(Recurrent):
+    bidirectional: bool = True  # each direction has half the width
+
+    @model_validator(mode="after")
+    def halves(self) -> Self:
+        if self.bidirectional and self.dim % 2:
+            raise ValueError(
+                f"dim ({self.dim}) must be even when bidirectional: each direction has half"
+            )
+        return self
+
+
+class RecurrentDecoder(Recurrent):
+    attention: Literal[
+        "off", "parameter_free", "dot", "scaled_dot", "general", "concat", "additive"
+    ] = "additive"
+    # where the context enters: Bahdanau 2015, or Luong 2015
+    context: Literal["cell", "output"] = "cell"
+    tied: bool = True  # the output layer is the embedding table
+
+    @model_validator(mode="after")
+    def enters(self) -> Self:
+        if self.attention == "off" and self.context == "output":
+            raise ValueError("without attention the context enters the cell: remove 'context'")
+        return self
+
+
+class Transformer(Strict):
+    """What a Transformer encoder and a Transformer decoder have in common."""
+
+    kind: Literal["transformer"] = "transformer"
+    dim: Positive = 256
+    num_layers: Layers = 3
+    num_heads: Positive = 4
+    ff_dim: Positive = 1024
+    dropout: Share = 0.1
+    attention_dropout: Share = 0.0
+    norm_first: bool = True  # pre-norm; False is the original's post-norm
+    norm: Literal["layer", "rms"] = "layer"
+    activation: Literal["relu", "gelu", "swiglu"] = "relu"
+    positions: Literal["sinusoidal", "learned", "rotary", "none"] = "sinusoidal"
+    max_positions: Positive = 1024  # of learned positions; the others have no end
+    scale_embedding: bool = True  # by sqrt(dim)
+
+    @model_validator(mode="after")
+    def divides(self) -> Self:
+        if self.dim % self.num_heads:
+            raise ValueError(f"dim ({self.dim}) must be divisible by num_heads ({self.num_heads})")
+        if self.positions == "rotary" and self.dim // self.num_heads % 2:
+            raise ValueError(
+                "rotary positions need an even head width; "
+                f"dim / num_heads is {self.dim // self.num_heads}"
+            )
+        if self.positions == "sinusoidal" and self.dim % 2:
+            raise ValueError(f"sinusoidal positions need an even dim, not {self.dim}")
+        return self
+
+
+class TransformerEncoder(Transformer):
+    pass
+
+
+class TransformerDecoder(Transformer):
+    tied: bool = True  # the output layer is the embedding table
+
+
+class Convolution(Strict):
+    """A stack of gated, residual 1-d convolutions (Gehring et al. 2017)."""
+
+    kind: Literal["convolution"] = "convolution"
+    dim: Positive = 256
+    num_layers: Layers = 4
+    kernel: Positive = 3
+    dropout: Share = 0.1
+    positions: Literal["sinusoidal", "learned", "none"] = "learned"
+    max_positions: Positive = 1024
+
+    @model_validator(mode="after")
+    def odd(self) -> Self:
+        if self.kernel % 2 == 0:
+            raise ValueError(
+                f"kernel ({self.kernel}) must be odd, so that the output has the input's length"
+            )
+        if self.positions == "sinusoidal" and self.dim % 2:
+            raise ValueError(f"sinusoidal positions need an even dim, not {self.dim}")
+        return self
+
+
+class Pyramid(Strict):
+    """Recurrent layers, each of which but the first reads its input two steps at a time.
+
+    Chan et al. 2016, arxiv.org/abs/1508.01211
+    """
+
+    kind: Literal["pyramid"] = "pyramid"
+    cell: Literal["elman", "elman_relu", "gru", "lstm"] = "lstm"
+    dim: Positive = 256
+    num_layers: Layers = 3
+    dropout: Share = 0.2
+
+    @model_validator(mode="after")
+    def halves(self) -> Self:
+        if self.dim % 2:
+            raise ValueError(f"dim ({self.dim}) must be even: each direction has half")
+        return self
+
+
+class NoBody(Strict):
+    """What the stem makes of a source is the memory, as in Show, Attend and Tell."""
+
+    kind: Literal["none"] = "none"
+    dim: Positive = 256
+    dropout: Share = 0.1
+
+
+Encoder = Annotated[
+    RecurrentEncoder | TransformerEncoder | Convolution | Pyramid | NoBody,
+    Field(discriminator="kind"),
+]
+Decoder = Annotated[RecurrentDecoder | TransformerDecoder, Field(discriminator="kind")]
+
+
+class Pooled(Strict):
+    """One label for the whole: the memory is first pooled into one vector."""
+
+    kind: Literal["pooled"] = "pooled"
+    pool: Literal["last", "mean", "max", "attention"] = "attention"
+    dropout: Share = 0.2
+
+
+class PerWord(Strict):
+    """A label for each word."""
+
+    kind: Literal["per_word"] = "per_word"
+    dropout: Share = 0.2
+
+
+Head = Annotated[Pooled | PerWord, Field(discriminator="kind")]
+HEADS = {"label": "pooled", "labels": "per_word"}  # which head writes which type of target

@@ -1,0 +1,155 @@
+"""Tasks, and where their examples are."""
+
+from collections.abc import Sequence
+from typing import Annotated, ClassVar, Literal, NamedTuple, Self, get_args
+
+from pydantic import Field, model_validator
+
+from saccade.config.readers import Numbers, Positive, Reader, Strict, Tokenizer, Tuple
+
+Column = int | str
+Part = Literal["encoder", "decoder", "head"]
+TargetType = Literal["none", "text", "label", "labels"]  # labels: one for each word of the source
+
+
+class Source(NamedTuple):
+    """A source of a task: its reader, and which of an example's columns it reads, from 0."""
+
+    reader: Reader
+    columns: tuple[int, ...]
+
+
+class TaskSettings(Strict):
+    """What a task tells the rest of the toolkit about itself."""
+
+    tables: ClassVar[tuple[Part, ...]]  # the parts of its network
+    target_type: ClassVar[TargetType]  # what an example has beside its source
+
+    @property
+    def reader(self) -> Tokenizer:
+        """The tokenizer of every source column that has none of its own."""
+        found: Tokenizer = getattr(self, "source" if hasattr(self, "source") else "tokenizer")
+        return found
+
+    @property
+    def early(self) -> bool:
+        """Whether several sources are read as one sequence."""
+        return bool(self.own) and getattr(self, "fusion", "") == "early"
+
+    @property
+    def own(self) -> dict[str, Reader]:
+        """The readers of the source columns that are sources of their own."""
+        return getattr(self, "columns", {})
+
+    def sources(self, names: Sequence[Column]) -> list[Source]:
+        """The sources that these columns make: those without a table of their own are one."""
+        apart = [i for i, name in enumerate(names) if str(name) in self.own]
+        rest = tuple(i for i in range(len(names)) if i not in apart)
+        joined = [Source(self.reader, rest)] if rest or not apart else []
+        return joined + [Source(self.own[str(names[i])], (i,)) for i in apart]
+
+    def texts(self, names: Sequence[Column]) -> list[Source]:
+        """The same, and with what a target that is text is read: the column after the last."""
+        return self.sources(names)
+
+
+class LanguageModel(TaskSettings):
+    """Plain text; the next token. Perplexity and bits per character; completes a prefix."""
+
+    tables = ("decoder",)
+    target_type = "none"
+
+    kind: Literal["language"] = "language"
+    tokenizer: Tokenizer = Tokenizer(kind="char")
+    # another run's target.json or tokenizer.json, so that the two can speak together
+    vocabulary: str = ""
+    # the window of a Transformer, the length of truncated back-propagation of an RNN
+    context: Annotated[int, Field(gt=0, le=1 << 20)] = 128
+
+
+class Classify(TaskSettings):
+    """A source to a label; several text columns are read one after the other."""
+
+    tables = ("encoder", "head")
+    target_type = "label"
+
+    kind: Literal["classify"] = "classify"
+    tokenizer: Tokenizer = Tokenizer(kind="word", size=30000, split_punctuation=True)
+    columns: dict[str, Reader] = Field(default={})  # of data.source, each a source of its own
+    # early: one body reads all sources end to end; late: each has its own, and memories are joined
+    fusion: Literal["early", "late"] = "early"
+
+
+class Tag(TaskSettings):
+    """A label for every word, or for every step of a series of numbers."""
+
+    tables = ("encoder", "head")
+    target_type = "labels"
+
+    kind: Literal["tag"] = "tag"
+    tokenizer: Tokenizer = Tokenizer(kind="bpe", size=4000)
+    columns: dict[str, Reader] = Field(default={})  # the source, where it is a series of numbers
+
+    @model_validator(mode="after")
+    def steps(self) -> Self:
+        for name, reader in self.columns.items():
+            if not isinstance(reader, Numbers) or reader.stride > 1 or len(self.columns) > 1:
+                raise ValueError(
+                    f"columns.{name}: a label stands at each word, or at each step of one series "
+                    "of numbers with stride = 1"
+                )
+        return self
+
+
+class Translate(TaskSettings):
+    """Any source to text, whatever the two are."""
+
+    tables = ("encoder", "decoder")
+    target_type = "text"
+
+    kind: Literal["translate"] = "translate"
+    source: Tokenizer = Tokenizer()
+    target: Tokenizer = Tokenizer()
+    columns: dict[str, Reader] = Field(default={})  # of data.source, each a source of its own
+    # early: one body reads all sources end to end; late: each has its own, and memories are joined
+    fusion: Literal["early", "late"] = "early"
+    joint: bool = False  # one vocabulary, trained on both sides, and one embedding table
+    # the best model is by this
+    metric: Literal["bleu", "chrf", "sequence_error", "token_error"] = "bleu"
+
+    def texts(self, names: Sequence[Column]) -> list[Source]:
+        if self.joint:
+            return [Source(self.source, tuple(range(len(names) + 1)))]
+        return [*self.sources(names), Source(self.target, (len(names),))]
+
+
+Task = Annotated[LanguageModel | Classify | Tag | Translate, Field(discriminator="kind")]
+
+TASKS: dict[str, type[TaskSettings]] = {
+    task.model_fields["kind"].default: task for task in get_args(get_args(Task)[0])
+}
+TABLES = {kind: task.tables for kind, task in TASKS.items()}
+
+
+class Data(Strict):
+    """Where the examples are: one file, or two that are aligned line by line."""
+
+    train: Tuple = ()
+    dev: Tuple = ()
+    format: Literal["auto", "tsv", "csv", "lines", "jsonl", "conllu", "columns", "text"] = "auto"
+    source: Annotated[
+        tuple[Column, ...], Field(strict=False)
+    ] = ()  # columns (from 1) or keys; () is all but target
+    # column (from 1), key, or CoNLL-U field; None is the format's usual one
+    target: Column | None = None
+    header: bool | None = None  # whether the first row of a table names its columns; None: by look
+    # of a table whose columns are numbered, or files aligned by line; None: as many as there are
+    columns: Annotated[int, Field(gt=0, le=10_000)] | None = None
+    # cut off, by source, when no dev file is given
+    dev_share: Annotated[float, Field(gt=0.0, lt=0.5)] = 0.05
+    dev_max: Positive = 2000
+    max_len: Positive = 1024  # longer examples are left out of training, and counted
+    # paths to media stay in the folder of the file that names them, or else in this one
+    root: str = ""
+    # of media as vectors, at most, that a run keeps; more are made anew for every batch
+    cache_mb: Annotated[int, Field(ge=0)] = 2000
