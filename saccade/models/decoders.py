@@ -16,6 +16,7 @@ from saccade.nn.cache import KVCache
 from saccade.nn.dropout import Dropout, WordDropout
 from saccade.nn.loss import Loss, projected_loss
 from saccade.nn.padded import Memory, Padded
+from saccade.nn.products import Linear
 from saccade.nn.recurrent import LayerState, Recurrent
 from saccade.nn.state import Fixed, shared
 from saccade.nn.stems import Embedding
@@ -32,7 +33,7 @@ class Decoder(nn.Module, ABC):
         self.dim = dim
         self.words = words
         self.embedding = embedding
-        self.output = nn.Linear(dim, embedding.num_embeddings)  # (V, D)
+        self.output = Linear(dim, embedding.num_embeddings)  # (V, D)
         if tied:
             self.output.weight = embedding.weight
 
@@ -100,10 +101,10 @@ class RecurrentDecoder(Decoder):
         self.context_in_cell = context_in_cell
         if memory_dim is not None:
             parts = 2 if layers.cell == "lstm" else 1
-            self.first = nn.Linear(memory_dim, len(layers.layers) * parts * layers.dim)
+            self.first = Linear(memory_dim, len(layers.layers) * parts * layers.dim)
         if attention is not None and memory_dim is not None:
             width = layers.dim + memory_dim + (embedding.embedding_dim if context_in_cell else 0)
-            self.readout = nn.Linear(width, layers.dim)
+            self.readout = Linear(width, layers.dim)
 
     def start(self, memory: Memory | None, rows: int) -> RecurrentState:
         return RecurrentState(None, None if memory is None else Fixed(memory))

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from saccade.nn.dropout import Dropout, most_words
 from saccade.nn.padded import Memory, Padded, masked_mean
+from saccade.nn.products import Linear
 from saccade.nn.watch import record
 
 Pool = Literal["last", "mean", "max", "attention"]
@@ -22,9 +23,9 @@ class Pooled(nn.Module):
         super().__init__()
         self.pool = pool
         if pool == "attention":
-            self.score = nn.Linear(dim, 1)  # a learned query: which positions matter
+            self.score = Linear(dim, 1)  # a learned query: which positions matter
         self.drop = Dropout(dropout)
-        self.output = nn.Linear(dim, num_labels)
+        self.output = Linear(dim, num_labels)
 
     def forward(self, memory: Memory) -> Float[Tensor, "B labels"]:
         return self.output(self.drop(self._pooled(memory)))  # type: ignore[no-any-return]
@@ -57,7 +58,7 @@ class Monotone(nn.Module):
     def __init__(self, dim: int, vocab_size: int, blank: int):
         super().__init__()
         self.blank = blank  # an id that is never said
-        self.output = nn.Linear(dim, vocab_size)
+        self.output = Linear(dim, vocab_size)
 
     def forward(self, memory: Memory, target: Padded) -> Float[Tensor, ""]:
         """The summed -log p of all ways in which positions can say a target, in its order.
@@ -80,7 +81,7 @@ class PerWord(nn.Module):
     def __init__(self, dim: int, num_labels: int, dropout: float):
         super().__init__()
         self.drop = Dropout(dropout)
-        self.output = nn.Linear(dim, num_labels)
+        self.output = Linear(dim, num_labels)
 
     def forward(self, memory: Memory, words: Int[Tensor, "B S"]) -> Float[Tensor, "B words labels"]:
         """`words` says to which word each position belongs; a position of no word has -1."""

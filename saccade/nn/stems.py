@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from saccade.nn.dropout import WordDropout
 from saccade.nn.padded import Padded
 from saccade.nn.precision import computed
+from saccade.nn.products import Linear
 
 
 class Embedding(nn.Embedding):
@@ -46,7 +47,7 @@ class LinearStem(nn.Module):
 
     def __init__(self, size: int, dim: int):
         super().__init__()
-        self.linear = nn.Linear(size, dim)
+        self.linear = Linear(size, dim)
 
     def forward(self, source: Padded) -> Padded:
         return Padded(self.linear(computed(source.values.float())), source.lengths)
@@ -102,7 +103,7 @@ class PatchStem(nn.Module):
     def __init__(self, size: int, grid: tuple[int, int], dim: int):
         super().__init__()
         self.cells = grid[0] * grid[1]
-        self.linear = nn.Linear(size, dim)
+        self.linear = Linear(size, dim)
         self.positions = GridPositions(grid, dim)
 
     def forward(self, source: Padded) -> Padded:
@@ -132,7 +133,7 @@ class ResidualStem(nn.Module):
                 before = after
         self.stages = nn.Sequential(*stages)
         self.norm = group_norm(before)
-        self.last = nn.Linear(before, dim)
+        self.last = Linear(before, dim)
         self.positions = GridPositions(grid, dim)
 
     def forward(self, source: Padded) -> Padded:
