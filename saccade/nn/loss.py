@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from saccade.nn.padded import Padded
-from saccade.nn.products import linear, times
+from saccade.nn.products import linear, times, transposed_times
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ class _Projected(torch.autograd.Function):
             total += lse.sum()
             slope = p.scatter_add_(1, chosen, p.new_full(chosen.shape, smoothing - 1.0)).to(kind)
             d_hidden[rows] = times(slope, used)
-            d_weight += times(slope.T, some)
+            d_weight += transposed_times(slope, some)
             if d_bias is not None:
                 d_bias += slope.sum(0, dtype=d_bias.dtype)
         loss = (1 - smoothing) * nll

@@ -56,6 +56,15 @@ def times(a: Float[Tensor, "N D"], b: Float[Tensor, "D F"]) -> Float[Tensor, "N 
     return _onednn(a, b.t(), None) if _by_onednn(a, b) else a @ b
 
 
+def transposed_times(a: Float[Tensor, "N D"], b: Float[Tensor, "N F"]) -> Float[Tensor, "D F"]:
+    """a^T b, without a gradient."""
+    if not _by_onednn(a.t(), b):
+        return a.t() @ b
+    if a.size(1) > b.size(1):  # the first factor is copied: let it be the smaller one
+        return _onednn(b.t(), a.t(), None).t()
+    return _onednn(a.t(), b.t(), None)
+
+
 def _by_onednn(x: Tensor, weight: Tensor) -> bool:
     if x.dtype != torch.float32 or weight.dtype != torch.float32 or x.device.type != "cpu":
         return False
@@ -88,7 +97,7 @@ class _Linear(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         of_x, of_weight, of_bias = ctx.needs_input_grad
         return (
-            _onednn(slope, weight.t(), None) if of_x else None,
-            _onednn(slope.t(), x.t(), None) if of_weight else None,
+            times(slope, weight) if of_x else None,
+            transposed_times(slope, x) if of_weight else None,
             slope.sum(0) if of_bias else None,
         )
