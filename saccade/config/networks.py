@@ -1,10 +1,10 @@
 """The parts of a network: encoders, decoders, heads."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
-from saccade.config.readers import Positive, Share, Strict
+from saccade.config.readers import Positive, PositiveFloat, Share, Strict
 
 Layers = Annotated[int, Field(gt=0, le=256)]  # so that even a network on the meta device has an end
 
@@ -159,3 +159,28 @@ class PerWord(Strict):
 
 Head = Annotated[Pooled | PerWord, Field(discriminator="kind")]
 HEADS = {"label": "pooled", "labels": "per_word"}  # which head writes which type of target
+
+
+class Gaussian(Strict):
+    """Numbers of which each has a mean and a deviation."""
+
+    kind: Literal["gaussian"] = "gaussian"
+    floor: PositiveFloat = 1e-3  # of a deviation, in units of the training part's
+
+
+class Mixture(Strict):
+    """Numbers together: a mixture of Gaussians, so that there may be more than one good answer."""
+
+    kind: Literal["mixture"] = "mixture"
+    components: Annotated[int, Field(gt=0, le=1024)] = 20
+    floor: PositiveFloat = 1e-3  # of a deviation, in units of the training part's
+
+
+Output = Annotated[Gaussian | Mixture, Field(discriminator="kind")]
+
+
+class Reals(NamedTuple):
+    """What a network has to know of a target of numbers: how many, and which are 0 or 1."""
+
+    size: int
+    binary: tuple[int, ...] = ()

@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 from saccade import config as c
 from saccade.models import decoders, encoders, heads
 from saccade.models.networks import Classifier, Generator, Network, Tagger
-from saccade.nn import attention, bodies, positions, stems
+from saccade.nn import attention, bodies, distributions, positions, stems
 from saccade.nn.convolution import GatedConvolution
 from saccade.nn.dropout import WordDropout
 from saccade.nn.recurrent import Recurrent, build_layer
@@ -230,6 +230,17 @@ def build_decoder(
             parts = build_positions(config), blocks, build_last_norm(config)
             stack = CausalStack(*parts, config.dropout)
             return decoders.TransformerDecoder(embedding, words, stack, config.tied)
+        case _:
+            assert_never(config)
+
+
+def build_output(config: c.Output, dim: int, target: c.Reals) -> distributions.Distribution:
+    match config:
+        case c.Gaussian():
+            return distributions.Gaussian(dim, target.size, target.binary, config.floor)
+        case c.Mixture():
+            components = config.components
+            return distributions.Mixture(dim, target.size, components, target.binary, config.floor)
         case _:
             assert_never(config)
 
