@@ -75,7 +75,8 @@ def build_network(config: c.Config, sources: Sequence[Source], target: Inventory
         case c.LanguageModel() | c.Translate():
             assert config.decoder is not None
             memory_dim = None if encoder is None else encoder.dim
-            decoder = build_decoder(config.decoder, target, memory_dim, train.word_dropout)
+            ends = token_ends(config.decoder, target, train.word_dropout)
+            decoder = build_decoder(config.decoder, ends, memory_dim)
             if isinstance(config.task, c.Translate) and config.task.joint:
                 assert isinstance(encoder, encoders.Encoder)
                 assert isinstance(encoder.stem, stems.TextStem)
@@ -197,11 +198,9 @@ def build_body(
 
 def build_decoder(
     config: c.RecurrentDecoder | c.TransformerDecoder,
-    target: Inventory,
+    ends: decoders.Ends,
     memory_dim: int | None,
-    word_dropout: float = 0.0,
 ) -> decoders.Decoder:
-    words = build_word_dropout(target, word_dropout)
     match config:
         case c.RecurrentDecoder():
             off = config.attention == "off" or memory_dim is None
@@ -215,23 +214,36 @@ def build_decoder(
                 residual=config.residual,
             )
             return decoders.RecurrentDecoder(
-                Embedding(target.size, config.dim, scaled=True),
-                words,
+                ends,
                 layers,
                 memory_dim=memory_dim,
                 attention=None if off else build_attention(config, memory_dim or 0),
                 context_in_cell=config.context == "cell",
                 dropout=config.dropout,
-                tied=config.tied,
             )
         case c.TransformerDecoder():
-            embedding = Embedding(target.size, config.dim, config.scale_embedding)
             blocks = build_blocks(config, memory_dim)
             parts = build_positions(config), blocks, build_last_norm(config)
             stack = CausalStack(*parts, config.dropout)
-            return decoders.TransformerDecoder(embedding, words, stack, config.tied)
+            return decoders.TransformerDecoder(ends, stack)
         case _:
             assert_never(config)
+
+
+def token_ends(config: c.Decoder, target: Inventory, word_dropout: float) -> decoders.Ends:
+    """A table of vectors below, which may be the output layer too, and logits above."""
+    scaled = not isinstance(config, c.TransformerDecoder) or config.scale_embedding
+    embedding = Embedding(target.size, config.dim, scaled)
+    output = nn.Linear(config.dim, target.size)
+    if config.tied:
+        output.weight = embedding.weight
+    return decoders.Ends(embedding, build_word_dropout(target, word_dropout), output)
+
+
+def number_ends(config: c.Decoder, output: c.Output, target: c.Reals) -> decoders.Ends:
+    """A linear map of numbers below, and their distribution above."""
+    said = build_output(output, config.dim, target)
+    return decoders.Ends(stems.NumberEmbedding(target.size, config.dim), nn.Identity(), said)
 
 
 def build_output(config: c.Output, dim: int, target: c.Reals) -> distributions.Distribution:
@@ -316,6 +328,9 @@ def init_weights(network: nn.Module) -> None:
         match module:
             case Embedding():
                 nn.init.normal_(module.weight, std=module.embedding_dim**-0.5)
+            case stems.NumberEmbedding():  # numbers of variance 1 give vectors of variance 1
+                nn.init.normal_(module.weight, std=(module.in_features / 2) ** -0.5)
+                nn.init.zeros_(module.bias)
             case nn.Embedding():
                 nn.init.normal_(module.weight, std=0.02)
             case nn.RNNBase():

@@ -7,13 +7,14 @@ next (the state of a recurrent language model) is a value.
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import nan
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from saccade.models.decoders import Decoder, RecurrentDecoder
+from saccade.models.decoders import Decoder, Inputs, RecurrentDecoder
 from saccade.models.encoders import AnyEncoder
 from saccade.models.heads import Monotone, PerWord, Pooled
 from saccade.nn.dropout import uniform
@@ -136,10 +137,20 @@ class Tagger(Labeller):
 Network = Generator | Classifier | Tagger
 
 
-def shifted(target: Padded) -> tuple[Int[Tensor, "B T"], Padded]:
-    """Teacher forcing's two views of a target: what the decoder reads, what it should say next."""
+def shifted(target: Padded) -> tuple[Inputs, Padded]:
+    """Teacher forcing's two views of a target: what the decoder reads, what it should say next.
+
+    Tokens begin with a mark; before the first numbers all are missing.
+    """
+    if target.values.is_floating_point():
+        return torch.cat([missing(target.values[:, :1]), target.values[:, :-1]], 1), target
     said = Padded(target.values[:, 1:], (target.lengths - 1).clamp(min=0))
     return target.values[:, :-1], said
+
+
+def missing(like: Float[Tensor, "B n F"]) -> Float[Tensor, "B n F"]:
+    """What a decoder of numbers reads before the first."""
+    return torch.full_like(like, nan)
 
 
 def own_guesses(

@@ -16,6 +16,9 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from saccade.nn.loss import Loss
+from saccade.nn.padded import Padded
+
 MIN_DEVIATION = 1e-3  # of a density, in deviations of the training data: likelihoods have an end
 MAX_DEVIATIONS = 1e15  # between a number and its mean, as far as a likelihood can tell: finite
 BISECTIONS = 60  # of an interval with a quantile in it: more than single precision can tell apart
@@ -33,12 +36,17 @@ class Distribution(nn.Module, ABC):
         self.real = [i for i in range(size) if i not in self.binary]
         places = [*self.real, *self.binary]
         self.order = [places.index(i) for i in range(size)]
-        self.output: nn.Linear
+        self.output: nn.Module
 
     def forward(self, hidden: Float[Tensor, "*B D"]) -> Float[Tensor, "*B n"]:
         """The raw parameters."""
-        weight, bias = self.output.weight.float(), self.output.bias.float()
-        return F.linear(hidden.float(), weight, bias)
+        return self.output(hidden.float())  # type: ignore[no-any-return]
+
+    def loss(self, hidden: Float[Tensor, "B T D"], targets: Padded) -> Loss:
+        """The summed -log p of the real positions of `targets`."""
+        raw = self(targets.real(hidden))
+        nll = self.nll(raw, targets.real(targets.values)).sum()
+        return Loss(nll, nll.detach(), targets.count)
 
     @abstractmethod
     def nll(self, raw: Float[Tensor, "*B n"], values: Float[Tensor, "*B F"]) -> Float[Tensor, "*B"]:
