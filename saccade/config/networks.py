@@ -143,7 +143,7 @@ Decoder = Annotated[RecurrentDecoder | TransformerDecoder, Field(discriminator="
 
 
 class Pooled(Strict):
-    """One label for the whole: the memory is first pooled into one vector."""
+    """One label, or numbers, for the whole: the memory is first pooled into one vector."""
 
     kind: Literal["pooled"] = "pooled"
     pool: Literal["last", "mean", "max", "attention"] = "attention"
@@ -151,14 +151,18 @@ class Pooled(Strict):
 
 
 class PerWord(Strict):
-    """A label for each word."""
+    """A label, or numbers, for each word."""
 
     kind: Literal["per_word"] = "per_word"
     dropout: Share = 0.2
 
 
 Head = Annotated[Pooled | PerWord, Field(discriminator="kind")]
-HEADS = {"label": "pooled", "labels": "per_word"}  # which head writes which type of target
+HEADS = {  # which head writes which type of target, unless the task says otherwise
+    "label": "pooled",
+    "labels": "per_word",
+    "numbers": "pooled",
+}
 
 
 class Gaussian(Strict):

@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from saccade import config as c
 from saccade.models import decoders, encoders, heads
-from saccade.models.networks import Classifier, Generator, Network, Tagger
+from saccade.models.networks import Classifier, Generator, Network, Regressor, Tagger
 from saccade.nn import attention, bodies, distributions, positions, stems
 from saccade.nn.convolution import GatedConvolution
 from saccade.nn.dropout import WordDropout
@@ -23,12 +23,13 @@ from saccade.nn.transformer import Block, CausalStack, build_norm
 from saccade.text.vocab import Inventory
 
 Source: TypeAlias = Inventory | c.Vectors  # what a network has to know of one: ids, or vectors
+Target: TypeAlias = Inventory | c.Reals  # the same of a target: ids, or numbers
 
 
 def build(
     config: c.Config,
     sources: Sequence[Source],
-    target: Inventory,
+    target: Target,
     seed: int | None = None,
 ) -> Network:
     """A configuration's network with its first weights, for these sets of ids or labels."""
@@ -36,7 +37,7 @@ def build(
     return materialize(build_meta(config, sources, target), seed)
 
 
-def build_meta(config: c.Config, sources: Sequence[Source], target: Inventory) -> Network:
+def build_meta(config: c.Config, sources: Sequence[Source], target: Target) -> Network:
     """A configuration's network without memory: shapes alone, on the meta device."""
     with torch.device("meta"), NoInit():
         return build_network(config, sources, target)
@@ -65,7 +66,7 @@ def materialize(network: Network, seed: int) -> Network:
     return network
 
 
-def build_network(config: c.Config, sources: Sequence[Source], target: Inventory) -> Network:
+def build_network(config: c.Config, sources: Sequence[Source], target: Target) -> Network:
     """The network of a configuration, on the current device, with no particular weights."""
     train = config.train
     encoder = None
@@ -74,6 +75,7 @@ def build_network(config: c.Config, sources: Sequence[Source], target: Inventory
     match config.task:
         case c.LanguageModel() | c.Translate():
             assert config.decoder is not None
+            assert isinstance(target, Inventory)
             memory_dim = None if encoder is None else encoder.dim
             ends = token_ends(config.decoder, target, train.word_dropout)
             decoder = build_decoder(config.decoder, ends, memory_dim)
@@ -94,15 +96,29 @@ def build_network(config: c.Config, sources: Sequence[Source], target: Inventory
                 special=target.special,
             )
         case c.Classify():
-            assert isinstance(config.head, c.Pooled)
+            assert config.head is not None
             assert encoder is not None
-            pooled = heads.Pooled(encoder.dim, target.size, config.head.pool, config.head.dropout)
-            return Classifier(encoder, pooled, label_smoothing=train.label_smoothing)
+            head = build_head(config.head, encoder.dim, nn.Linear(encoder.dim, target.size))
+            return Classifier(encoder, head, label_smoothing=train.label_smoothing)
         case c.Tag():
-            assert isinstance(config.head, c.PerWord)
+            assert config.head is not None
             assert encoder is not None
-            per_word = heads.PerWord(encoder.dim, target.size, config.head.dropout)
-            return Tagger(encoder, per_word, label_smoothing=train.label_smoothing)
+            head = build_head(config.head, encoder.dim, nn.Linear(encoder.dim, target.size))
+            return Tagger(encoder, head, label_smoothing=train.label_smoothing)
+        case c.Regress():
+            assert config.head is not None
+            assert config.output is not None
+            assert encoder is not None
+            assert isinstance(target, c.Reals)
+            output = build_output(config.output, encoder.dim, target)
+            return Regressor(encoder, build_head(config.head, encoder.dim, output))
+        case c.Series():
+            assert config.decoder is not None
+            assert config.output is not None
+            assert encoder is not None
+            assert isinstance(target, c.Reals)
+            ends = number_ends(config.decoder, config.output, target)
+            return Generator(encoder, build_decoder(config.decoder, ends, encoder.dim))
         case _:
             assert_never(config.task)
 
@@ -244,6 +260,16 @@ def number_ends(config: c.Decoder, output: c.Output, target: c.Reals) -> decoder
     """A linear map of numbers below, and their distribution above."""
     said = build_output(output, config.dim, target)
     return decoders.Ends(stems.NumberEmbedding(target.size, config.dim), nn.Identity(), said)
+
+
+def build_head(config: c.Head, dim: int, output: nn.Module) -> heads.Pooled | heads.PerWord:
+    match config:
+        case c.Pooled():
+            return heads.Pooled(dim, output, config.pool, config.dropout)
+        case c.PerWord():
+            return heads.PerWord(output, config.dropout)
+        case _:
+            assert_never(config)
 
 
 def build_output(config: c.Output, dim: int, target: c.Reals) -> distributions.Distribution:

@@ -75,7 +75,7 @@ class Decoder(nn.Module, ABC):
         hidden, state = self.hidden(inputs, state)
         output = self.output
         if isinstance(output, Distribution):
-            return output.loss(hidden, targets), state
+            return output.loss(output(targets.real(hidden)), targets.real(targets.values)), state
         return projected_loss(hidden, output.weight, output.bias, targets, smoothing), state
 
 

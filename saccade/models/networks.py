@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from saccade.models.decoders import Decoder, Inputs, RecurrentDecoder
 from saccade.models.encoders import AnyEncoder
 from saccade.models.heads import Monotone, PerWord, Pooled
+from saccade.nn.distributions import Distribution
 from saccade.nn.dropout import uniform
 from saccade.nn.loss import Loss, label_loss
 from saccade.nn.padded import Memory, Padded
@@ -134,7 +135,37 @@ class Tagger(Labeller):
         return label_loss(gold.real(logits), gold.real(gold.values), self.smoothing), None
 
 
-Network = Generator | Classifier | Tagger
+class Regressor(nn.Module):
+    """An encoder and a head that gives numbers: for an example, or for each word of it."""
+
+    carries = False
+
+    def __init__(self, encoder: AnyEncoder, head: Pooled | PerWord):
+        super().__init__()
+        self.encoder = encoder
+        self.head = head
+
+    @property
+    def distribution(self) -> Distribution:
+        output = self.head.output
+        assert isinstance(output, Distribution)
+        return output
+
+    def raw(self, sources: Sequence[Padded]) -> Float[Tensor, "B n"] | Float[Tensor, "B words n"]:
+        """The parameters of the distribution."""
+        memory = self.encoder(*sources)
+        if isinstance(self.head, Pooled):
+            return self.head(memory)  # type: ignore[no-any-return]
+        return self.head(memory, sources[0].words)  # type: ignore[no-any-return]
+
+    def forward(self, batch: Batch, carry: Any = None, progress: float = 1.0) -> tuple[Loss, None]:
+        raw, gold = self.raw(batch.sources), batch.target
+        if isinstance(self.head, Pooled):
+            return self.distribution.loss(raw, gold.values[:, 0]), None
+        return self.distribution.loss(gold.real(raw), gold.real(gold.values)), None
+
+
+Network = Generator | Classifier | Tagger | Regressor
 
 
 def shifted(target: Padded) -> tuple[Inputs, Padded]:

@@ -17,7 +17,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from saccade.nn.loss import Loss
-from saccade.nn.padded import Padded
 
 MIN_DEVIATION = 1e-3  # of a density, in deviations of the training data: likelihoods have an end
 MAX_DEVIATIONS = 1e15  # between a number and its mean, as far as a likelihood can tell: finite
@@ -40,13 +39,13 @@ class Distribution(nn.Module, ABC):
 
     def forward(self, hidden: Float[Tensor, "*B D"]) -> Float[Tensor, "*B n"]:
         """The raw parameters."""
-        return self.output(hidden.float())  # type: ignore[no-any-return]
+        with torch.autocast(hidden.device.type, enabled=False):
+            return self.output(hidden.float())  # type: ignore[no-any-return]
 
-    def loss(self, hidden: Float[Tensor, "B T D"], targets: Padded) -> Loss:
-        """The summed -log p of the real positions of `targets`."""
-        raw = self(targets.real(hidden))
-        nll = self.nll(raw, targets.real(targets.values)).sum()
-        return Loss(nll, nll.detach(), targets.count)
+    def loss(self, raw: Float[Tensor, "N n"], values: Float[Tensor, "N F"]) -> Loss:
+        """The summed -log p of rows of numbers; a row without any does not count."""
+        nll = self.nll(raw, values).sum()
+        return Loss(nll, nll.detach(), int((~values.isnan()).any(-1).sum()))
 
     @abstractmethod
     def nll(self, raw: Float[Tensor, "*B n"], values: Float[Tensor, "*B F"]) -> Float[Tensor, "*B"]:
