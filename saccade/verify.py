@@ -24,6 +24,7 @@ from saccade.decoding.search import beam_search, greedy
 from saccade.decoding.steps import stepper
 from saccade.errors import CheckpointError
 from saccade.models.networks import Generator, Network, shifted
+from saccade.nn.distributions import Distribution
 from saccade.nn.dropout import RowSlice, slice_of
 from saccade.nn.padded import Padded
 from saccade.runs import checkpoints, files
@@ -41,7 +42,8 @@ NUM_EXAMPLES = 16  # of the dev set
 MAX_COLUMNS = 64  # of a target that is decoded step by step
 REPLAY_STEPS = 6  # of the replay
 TOLERANCE = 1e-4  # a difference of log-probabilities, or of gradients next to the largest
-TEXT = "the task gives labels, and writes no text"
+NO_DECODER = "the task gives labels or numbers at once: there is no decoder"
+NO_SEARCH = "the task does not search"
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,7 @@ def verify(folder: Path) -> Iterator[Law]:
         yield from (Law(name, None, note="the run's data/ is gone") for name in LAWS)
         return
     ready = reopen(run.config, folder)
-    if run.task.fallible:
+    if run.task.reads_media:
         run.task.remember(ready.dev, ready.dev_examples)
     rows = sorted(ready.dev_examples, key=lambda row: len(row.source[0]))
     rows = [row for row in rows if all(part.strip() for part in row.source)]
@@ -100,7 +102,7 @@ def cached_is_uncached(sample: Sample) -> Law:
     """Step by step, with what a decoder keeps, gives the log-probabilities of all at once."""
     network = sample.network
     if not isinstance(network, Generator):
-        return Law("", None, note=TEXT)
+        return Law("", None, note=NO_DECODER)
     target = sample.batch.target
     cut = Padded(target.values[:, :MAX_COLUMNS], target.lengths.clamp(max=MAX_COLUMNS))
     tokens, said = shifted(cut)
@@ -111,7 +113,15 @@ def cached_is_uncached(sample: Sample) -> Law:
         for t in range(tokens.size(1)):
             logits, state = network.decoder(tokens[:, t : t + 1], state)
             columns.append(logits)
-    both = [said.real(logits.log_softmax(-1)) for logits in (whole, torch.cat(columns, 1))]
+    output = network.decoder.output
+    both = [
+        said.real(
+            output.nll(raw, said.values)
+            if isinstance(output, Distribution)
+            else raw.log_softmax(-1)
+        )
+        for raw in (whole, torch.cat(columns, 1))
+    ]
     return measured(both[0], both[1], TOLERANCE)
 
 
@@ -147,7 +157,7 @@ def beam_of_one_is_greedy(sample: Sample) -> Law:
     """Both searches say the same, with the same score."""
     network, task = sample.network, sample.task
     if not isinstance(network, Generator) or not isinstance(task, GeneratingTask):
-        return Law("", None, note=TEXT)
+        return Law("", None, note=NO_SEARCH)
     special = task.output.specials
     rows = sample.batch.target.values.size(0)
     step = stepper(network.decoder, special.silent)

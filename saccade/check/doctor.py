@@ -84,6 +84,10 @@ def check(
         from saccade.check.media import media_findings  # imports torch, which takes a second
 
         yield from media_findings(task, data, train.rows(), dev.rows() if dev_rows else iter(()))
+    if isinstance(task, c.NumberTask):
+        from saccade.check.numbers import number_findings
+
+        yield from number_findings(task, data, train.rows(), dev.rows() if dev_rows else iter(()))
     if dev_rows and has_labels:
         yield from map(error, unseen(train.labels, dev.rows()))
     if not len(train.tally):
@@ -175,15 +179,16 @@ def _labels(notes: dict[str, Group], train: Scan) -> None:
 def _repeats(train: Scan, dev: Scan) -> Iterator[Pick]:
     """Rows that are there twice, in both files, or with two targets."""
     shortest = PARAGRAPH_CHARACTERS if train.target_type == "none" else 0
-    rows, there = tally.leaks(train.tally, dev.tally, shortest)
-    yield Pick("leak", dev, rows, _leaks, 0, there, train)
+    if not train.only_labels:  # many examples have the same label
+        rows, there = tally.leaks(train.tally, dev.tally, shortest)
+        yield Pick("leak", dev, rows, _leaks, 0, there, train)
     for scan in (train, dev):
         rows, first = tally.repeats(scan.tally, shortest)
         yield Pick("duplicate", scan, rows, _repeated, 0, first, scan)
     rows, first, ceiling = tally.conflicts(train.tally)
     if train.target_type in ("label", "labels"):
         yield Pick("conflict", train, rows, _contradicts, 0, first, train)
-    if len(rows) and train.target_type != "none":
+    if len(rows) and train.target_type not in ("none", "numbers"):
         yield Pick("ceiling", train, rows[:1], _ceiling(ceiling, train.target_type))
 
 

@@ -44,6 +44,8 @@ ADVICE: dict[str, tuple[Level, str]] = {
     "blank-media": ("warning", "there is nothing to learn from it: remove it"),
     "silent": ("warning", "record it again, or remove it"),
     "clipped": ("warning", "record it again at a lower level"),
+    "constant-number": ("warning", "there is nothing to learn in it: leave it out"),
+    "far-number": ("warning", "is a unit or a decimal point wrong? Mend or remove it"),
     "no-break": ("info", "a blank of its own to most tokenizers: replace it if it means no more"),
     "ceiling": ("info", "no model that sees the source alone gets more right"),
     "tokenizer": ("info", "another cut: --set task.{key}.kind=char, .size=4000 ..."),

@@ -53,6 +53,7 @@ class Scan:
         self.paths, self.data, self.letters = paths, data, letters
         self.task_kind, self.target_type = task.kind, task.target_type
         self.skipped = skipped_columns(task, data)  # of the source, that hold no text
+        self.only_labels = task.only_labels(data.source)
         self.tally = TallyBuilder().tally
         self.labels: Counter[str] = Counter()
         self.first: dict[str, tuple[int, str]] = {}  # where a label comes first: line, and text

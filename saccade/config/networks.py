@@ -1,10 +1,10 @@
 """The parts of a network: encoders, decoders, heads."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
-from saccade.config.readers import Positive, Share, Strict
+from saccade.config.readers import Positive, PositiveFloat, Share, Strict
 
 Layers = Annotated[int, Field(gt=0, le=256)]  # so that even a network on the meta device has an end
 
@@ -143,7 +143,7 @@ Decoder = Annotated[RecurrentDecoder | TransformerDecoder, Field(discriminator="
 
 
 class Pooled(Strict):
-    """One label for the whole: the memory is first pooled into one vector."""
+    """One label, or numbers, for the whole: the memory is first pooled into one vector."""
 
     kind: Literal["pooled"] = "pooled"
     pool: Literal["last", "mean", "max", "attention"] = "attention"
@@ -151,11 +151,40 @@ class Pooled(Strict):
 
 
 class PerWord(Strict):
-    """A label for each word."""
+    """A label, or numbers, for each word."""
 
     kind: Literal["per_word"] = "per_word"
     dropout: Share = 0.2
 
 
 Head = Annotated[Pooled | PerWord, Field(discriminator="kind")]
-HEADS = {"label": "pooled", "labels": "per_word"}  # which head writes which type of target
+HEADS = {  # which head writes which type of target, unless the task says otherwise
+    "label": "pooled",
+    "labels": "per_word",
+    "numbers": "pooled",
+}
+
+
+class Gaussian(Strict):
+    """Numbers of which each has a mean and a deviation."""
+
+    kind: Literal["gaussian"] = "gaussian"
+    floor: PositiveFloat = 1e-3  # of a deviation, in units of the training part's
+
+
+class Mixture(Strict):
+    """Numbers together: a mixture of Gaussians, so that there may be more than one good answer."""
+
+    kind: Literal["mixture"] = "mixture"
+    components: Annotated[int, Field(gt=0, le=1024)] = 20
+    floor: PositiveFloat = 1e-3  # of a deviation, in units of the training part's
+
+
+Output = Annotated[Gaussian | Mixture, Field(discriminator="kind")]
+
+
+class Reals(NamedTuple):
+    """What a network has to know of a target of numbers: how many, and which are 0 or 1."""
+
+    size: int
+    binary: tuple[int, ...] = ()

@@ -10,17 +10,18 @@ from pydantic import Field, model_validator
 
 from saccade.config.decoding import Beam, Decode
 from saccade.config.networks import (
-    HEADS,
     Decoder,
     Encoder,
     Head,
+    Output,
+    PerWord,
     Pooled,
     Pyramid,
     RecurrentDecoder,
     RecurrentEncoder,
 )
 from saccade.config.readers import NonNegative, Positive, PositiveFloat, Share, Strict
-from saccade.config.tasks import Data, LanguageModel, Tag, Task, Translate
+from saccade.config.tasks import Data, LanguageModel, NumberTask, Series, Tag, Task, Translate
 
 
 class Train(Strict):
@@ -77,6 +78,7 @@ class Config(Strict):
     encoder: Encoder | None = None
     decoder: Decoder | None = None
     head: Head | None = None
+    output: Output | None = None
     train: Train = Train()
     decode: Decode = Beam()
 
@@ -84,14 +86,14 @@ class Config(Strict):
     def fits(self) -> Self:
         """A task says which parts a network has."""
         wanted = self.task.tables
-        for part in ("encoder", "decoder", "head"):
+        for part in ("encoder", "decoder", "head", "output"):
             if part in wanted and getattr(self, part) is None:
                 raise ValueError(f"the task '{self.task.kind}' needs a table [{part}]")
             if part not in wanted and getattr(self, part) is not None:
                 raise ValueError(
                     f"the task '{self.task.kind}' has no {part}: remove the table [{part}]"
                 )
-        if self.head and self.head.kind != (kind := HEADS[self.task.target_type]):
+        if self.head and self.head.kind != (kind := self.task.head_kind):
             raise ValueError(f"head: the task '{self.task.kind}' needs kind = '{kind}'")
         if self.train.scheduled_sampling and self.task.kind != "translate":
             raise ValueError("train: scheduled_sampling is for the task 'translate' alone")
@@ -102,8 +104,13 @@ class Config(Strict):
             raise ValueError(
                 "head: pool 'last' is a recurrent encoder's last state; use mean, max or attention"
             )
-        if isinstance(self.task, Tag) and isinstance(self.encoder, Pyramid):
-            raise ValueError("encoder: a pyramid has fewer positions than there are labels")
+        if isinstance(self.head, PerWord) and isinstance(self.encoder, Pyramid):
+            said = "labels" if isinstance(self.task, Tag) else "numbers"
+            raise ValueError(f"encoder: a pyramid has fewer positions than there are {said}")
+        if isinstance(self.task, NumberTask) and self.train.label_smoothing:
+            raise ValueError(f"train: label_smoothing: the task '{self.task.kind}' has no labels")
+        if isinstance(self.task, Series) and self.decoder is not None and self.decoder.tied:
+            raise ValueError("decoder: numbers have no table of embeddings: set tied = false")
         longest = self.task.context if isinstance(self.task, LanguageModel) else self.data.max_len
         for name in ("encoder", "decoder"):
             part = getattr(self, name)

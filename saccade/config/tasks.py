@@ -5,11 +5,13 @@ from typing import Annotated, ClassVar, Literal, NamedTuple, Self, get_args
 
 from pydantic import Field, model_validator
 
-from saccade.config.readers import Numbers, Positive, Reader, Strict, Tokenizer, Tuple
+from saccade.config.networks import HEADS
+from saccade.config.readers import Label, Numbers, Positive, Reader, Strict, Tokenizer, Tuple
 
 Column = int | str
-Part = Literal["encoder", "decoder", "head"]
-TargetType = Literal["none", "text", "label", "labels"]  # labels: one for each word of the source
+Part = Literal["encoder", "decoder", "head", "output"]
+# labels: one for each word of the source
+TargetType = Literal["none", "text", "label", "labels", "numbers"]
 
 
 class Source(NamedTuple):
@@ -32,6 +34,11 @@ class TaskSettings(Strict):
         return found
 
     @property
+    def head_kind(self) -> str:
+        """The kind of head that writes the target."""
+        return HEADS[self.target_type]
+
+    @property
     def early(self) -> bool:
         """Whether several sources are read as one sequence."""
         return bool(self.own) and getattr(self, "fusion", "") == "early"
@@ -47,6 +54,10 @@ class TaskSettings(Strict):
         rest = tuple(i for i in range(len(names)) if i not in apart)
         joined = [Source(self.reader, rest)] if rest or not apart else []
         return joined + [Source(self.own[str(names[i])], (i,)) for i in apart]
+
+    def only_labels(self, names: Sequence[Column]) -> bool:
+        """Whether all that is read is labels, so that many examples have the same source."""
+        return all(isinstance(source.reader, Label) for source in self.sources(names))
 
     def texts(self, names: Sequence[Column]) -> list[Source]:
         """The same, and with what a target that is text is read: the column after the last."""
@@ -123,7 +134,62 @@ class Translate(TaskSettings):
         return [*self.sources(names), Source(self.target, (len(names),))]
 
 
-Task = Annotated[LanguageModel | Classify | Tag | Translate, Field(discriminator="kind")]
+class NumberTask(TaskSettings):
+    """A source to numbers."""
+
+    target_type = "numbers"
+
+    tokenizer: Tokenizer = Tokenizer(kind="word", size=30000, split_punctuation=True)
+    columns: dict[str, Reader] = Field(default={})  # of data.source, each a source of its own
+    # early: one body reads all sources end to end; late: each has its own, and memories are joined
+    fusion: Literal["early", "late"] = "early"
+    target: Numbers = Numbers()
+    # numbers that are only ever 0 or 1 in the training data have a probability, not a density
+    binary: bool = True
+
+    @model_validator(mode="after")
+    def whole(self) -> Self:
+        if self.target.stride > 1:
+            raise ValueError("target.stride is for sources: remove it")
+        return self
+
+
+class Regress(NumberTask):
+    """A source to a vector of numbers, or to one for each of its words or steps."""
+
+    tables = ("encoder", "head", "output")
+
+    kind: Literal["regress"] = "regress"
+    # numbers for each word of a text (with a char tokenizer: for each character), or for each step
+    # of a series of numbers
+    per_position: bool = False
+
+    @property
+    def head_kind(self) -> str:
+        return "per_word" if self.per_position else "pooled"
+
+    @model_validator(mode="after")
+    def positions(self) -> Self:
+        for name, reader in self.columns.items() if self.per_position else ():
+            if not isinstance(reader, Numbers) or reader.stride > 1 or len(self.columns) > 1:
+                raise ValueError(
+                    f"columns.{name}: with per_position numbers stand at each word, or at each "
+                    "step of one series of numbers with stride = 1"
+                )
+        return self
+
+
+class Series(NumberTask):
+    """A source to a series of vectors of numbers, which ends by itself."""
+
+    tables = ("encoder", "decoder", "output")
+
+    kind: Literal["series"] = "series"
+
+
+Task = Annotated[
+    LanguageModel | Classify | Tag | Translate | Regress | Series, Field(discriminator="kind")
+]
 
 TASKS: dict[str, type[TaskSettings]] = {
     task.model_fields["kind"].default: task for task in get_args(get_args(Task)[0])

@@ -86,14 +86,20 @@ class AnyColumn(Protocol):
 class Corpus:
     """What a task trains on, tokenised: a column for each source, and one for the target.
 
-    A source may be a column without ids, of `media.Features`; a target has ids.
+    A column may be one of ids, or of numbers: `media.Features`.
     """
 
     sources: tuple["AnyColumn", ...]
-    target: Column
+    target: "AnyColumn"
 
     def __len__(self) -> int:
         return len(self.target)
+
+    @property
+    def tokens(self) -> Column:
+        """The target, where it is one of ids."""
+        assert isinstance(self.target, Column)
+        return self.target
 
     @property
     def columns(self) -> tuple["AnyColumn", ...]:

@@ -1,6 +1,7 @@
 """Which columns of a file hold media, by the look of their cells, and which one is the target."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 
 PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
@@ -49,6 +50,22 @@ def is_numbers(cell: str) -> bool:
         return numeric(json.loads(cell))
     except (ValueError, RecursionError):
         return False
+
+
+def are_numbers(cells: Sequence[str]) -> bool:
+    """Whether nearly all cells are numbers, lists of them, or paths of arrays."""
+    full = [cell for cell in cells if cell.strip()][: 10 * LOOKED_AT]
+    return bool(full) and sum(map(_is_number, full)) >= 0.9 * len(full)
+
+
+def _is_number(cell: str) -> bool:
+    if cell[:1] == "[" or _suffixed(cell, ARRAYS):
+        return _suffixed(cell, ARRAYS) or is_numbers(re.sub("None|null|nan|NaN", "0", cell))
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
 
 
 def numeric(value: object) -> bool:

@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeAlias
 from saccade import config as c
 from saccade.data.detect import (
     CALLED,
+    are_numbers,
     is_media,
     media_columns,
     target_beside,
@@ -35,6 +36,7 @@ SAMPLE_LINES = 1000  # that are looked at
 SOURCE_KEYS = """sentence1+sentence2 premise+hypothesis question1+question2 source src text sentence
     input question prompt document review tokens words"""  # the usual keys, the surest first
 TARGET_KEYS = "target tgt label output answer summary response class category intent sentiment tags"
+NUMBER_KEYS = "target tgt y value values series strokes numbers score label output"
 
 Format = Literal["tsv", "csv", "lines", "jsonl", "conllu", "columns", "text"]
 Columns: TypeAlias = dict[c.Column, list[str]]
@@ -282,6 +284,10 @@ def _roles(
 ) -> Layout:
     """Which columns are the source, which is the target, and so which task it is."""
     media = media_columns(columns)
+    if labelled and kind and c.TASKS[kind].target_type == "numbers":
+        numbers = data.target if data.target is not None else _number_target(columns, data, name)
+        data = data.model_copy(update={"target": numbers})
+        media.pop(numbers, None)
     if media and not (data.source and not media.keys() & set(data.source)) and kind != "language":
         return _media_roles(form, columns, data, kind, name, labelled, media)
     used = list(columns)
@@ -353,6 +359,17 @@ def _media_roles(
     what = f"{target!r} has {counted(len(set(values)), value)} in {counted(len(values), 'line')}"
     reason = f"{' and '.join(said)}, {what}: {task}"
     return Layout(form, task, source, target, reason, media=found)
+
+
+def _number_target(columns: Columns, data: c.Data, name: str) -> c.Column:
+    """The column that holds numbers to be learned: by its name, or the last one of numbers."""
+    free = {key: cells for key, cells in columns.items() if key not in data.source}
+    found = [key for key, cells in free.items() if are_numbers(cells)]
+    named = {str(key).casefold(): key for key in found}
+    usual = next((named[key] for key in NUMBER_KEYS.split() if key in named), None)
+    if usual is None and not found:
+        raise FileError("key", name, f"which is the target? No column of {listed(free)} is numbers")
+    return found[-1] if usual is None else usual
 
 
 def _are_labels(values: list[str]) -> bool:

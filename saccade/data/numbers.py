@@ -83,31 +83,36 @@ class NumbersField(MediaField):
 
 
 class Moments:
-    """The mean and the deviation of vectors that are added, part by part (Chan et al. 1979)."""
+    """The mean and the deviation of vectors that are added, part by part (Chan et al. 1979).
+
+    A number that is missing (NaN) does not count.
+    """
 
     def __init__(self) -> None:
-        self.count, self.mean, self.squares = 0, np.zeros(0), np.zeros(0)
+        self.count, self.mean, self.squares = np.zeros(0, np.int64), np.zeros(0), np.zeros(0)
 
     def add(self, series: Array, lead: str) -> None:
         """Add a series; DataError, which begins with `lead`, if its vectors are of another size."""
-        if self.count and series.shape[1] != len(self.mean):
+        if len(self.mean) and series.shape[1] != len(self.mean):
             raise DataError(
                 f"{lead}: has vectors of {series.shape[1]} numbers, and those before it have "
                 f"{len(self.mean)}"
             )
-        n, mean = len(series), series.mean(0, dtype=np.float64)
-        squares = ((series - mean) ** 2).sum(0)
-        if not self.count:
+        n = (~np.isnan(series)).sum(0)
+        mean = np.nansum(series, 0, dtype=np.float64) / np.maximum(n, 1)
+        squares = np.nansum((series - mean) ** 2, 0)
+        if not len(self.mean):
             self.count, self.mean, self.squares = n, mean, squares
             return
         whole, apart = self.count + n, mean - self.mean
-        self.squares = self.squares + squares + apart**2 * self.count * n / whole
-        self.mean, self.count = self.mean + apart * n / whole, whole
+        share = n / np.maximum(whole, 1)
+        self.squares = self.squares + squares + apart**2 * self.count * share
+        self.mean, self.count = self.mean + apart * share, whole
 
     @property
     def deviation(self) -> Array:
         """That of each number; 1 where it never changes."""
-        found = np.sqrt(self.squares / max(self.count, 1))
+        found = np.sqrt(self.squares / np.maximum(self.count, 1))
         scale = np.maximum(np.abs(self.mean), 1e-30)
         return cast(Array, np.where(found > 1e-7 * scale, found, 1.0))
 

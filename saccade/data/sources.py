@@ -283,6 +283,9 @@ def _json_text(value: object, target_type: c.TargetType) -> str | None:
         value = json.dumps(value)
     if numeric(value):
         value = json.dumps(value)
+    if target_type == "numbers" and isinstance(value, list):
+        texts = all(isinstance(word, str) for word in value)
+        value = " ".join(value) if texts else json.dumps(value)  # null is a missing number
     if target_type == "labels" and isinstance(value, list):
         words = [str(word) for word in value]
         value = " ".join(words) if not any(" " in word or not word for word in words) else None

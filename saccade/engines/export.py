@@ -157,6 +157,7 @@ def _decoder(settings: Any, decoder: Any, with_memory: bool) -> Any:
         spec.position_encodings.encodings = _array(_table(decoder.stack.positions, settings.dim))
     if settings.norm_first:
         _norm(spec.layer_norm, decoder.stack.norm)
+    assert isinstance(decoder.output, nn.Linear)
     _linear(spec.projection, decoder.output.weight, decoder.output.bias)
     for layer, block in zip(spec.layer, decoder.stack.blocks, strict=True):
         _self_attention(layer.self_attention, block)

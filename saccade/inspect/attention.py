@@ -52,7 +52,7 @@ def align(task: Translate, network: Generator, source: Source, target: str) -> A
         raise ConfigError("this model has no attention to the source: decoder.attention is 'off'")
     positions = next(iter(found.values())).size(1)
     read = source_names(task, corpus, source, positions)
-    return Alignment(read, task.output.tokens(corpus.target[0][1:]), found)
+    return Alignment(read, task.output.tokens(corpus.tokens[0][1:]), found)
 
 
 def source_names(task: Translate, corpus: Corpus, source: Source, positions: int) -> list[str]:

@@ -13,22 +13,24 @@ from torch.overrides import TorchFunctionMode
 
 from saccade import config as c
 from saccade.models import decoders, encoders, heads
-from saccade.models.networks import Classifier, Generator, Network, Tagger
-from saccade.nn import attention, bodies, positions, stems
+from saccade.models.networks import Classifier, Generator, Network, Regressor, Tagger
+from saccade.nn import attention, bodies, distributions, positions, stems
 from saccade.nn.convolution import GatedConvolution
 from saccade.nn.dropout import WordDropout
+from saccade.nn.products import Linear
 from saccade.nn.recurrent import Recurrent, build_layer
 from saccade.nn.stems import Embedding
 from saccade.nn.transformer import Block, CausalStack, build_norm
 from saccade.text.vocab import Inventory
 
 Source: TypeAlias = Inventory | c.Vectors  # what a network has to know of one: ids, or vectors
+Target: TypeAlias = Inventory | c.Reals  # the same of a target: ids, or numbers
 
 
 def build(
     config: c.Config,
     sources: Sequence[Source],
-    target: Inventory,
+    target: Target,
     seed: int | None = None,
 ) -> Network:
     """A configuration's network with its first weights, for these sets of ids or labels."""
@@ -36,7 +38,7 @@ def build(
     return materialize(build_meta(config, sources, target), seed)
 
 
-def build_meta(config: c.Config, sources: Sequence[Source], target: Inventory) -> Network:
+def build_meta(config: c.Config, sources: Sequence[Source], target: Target) -> Network:
     """A configuration's network without memory: shapes alone, on the meta device."""
     with torch.device("meta"), NoInit():
         return build_network(config, sources, target)
@@ -65,7 +67,7 @@ def materialize(network: Network, seed: int) -> Network:
     return network
 
 
-def build_network(config: c.Config, sources: Sequence[Source], target: Inventory) -> Network:
+def build_network(config: c.Config, sources: Sequence[Source], target: Target) -> Network:
     """The network of a configuration, on the current device, with no particular weights."""
     train = config.train
     encoder = None
@@ -74,8 +76,10 @@ def build_network(config: c.Config, sources: Sequence[Source], target: Inventory
     match config.task:
         case c.LanguageModel() | c.Translate():
             assert config.decoder is not None
+            assert isinstance(target, Inventory)
             memory_dim = None if encoder is None else encoder.dim
-            decoder = build_decoder(config.decoder, target, memory_dim, train.word_dropout)
+            ends = token_ends(config.decoder, target, train.word_dropout)
+            decoder = build_decoder(config.decoder, ends, memory_dim)
             if isinstance(config.task, c.Translate) and config.task.joint:
                 assert isinstance(encoder, encoders.Encoder)
                 assert isinstance(encoder.stem, stems.TextStem)
@@ -93,15 +97,29 @@ def build_network(config: c.Config, sources: Sequence[Source], target: Inventory
                 special=target.special,
             )
         case c.Classify():
-            assert isinstance(config.head, c.Pooled)
+            assert config.head is not None
             assert encoder is not None
-            pooled = heads.Pooled(encoder.dim, target.size, config.head.pool, config.head.dropout)
-            return Classifier(encoder, pooled, label_smoothing=train.label_smoothing)
+            head = build_head(config.head, encoder.dim, Linear(encoder.dim, target.size))
+            return Classifier(encoder, head, label_smoothing=train.label_smoothing)
         case c.Tag():
-            assert isinstance(config.head, c.PerWord)
+            assert config.head is not None
             assert encoder is not None
-            per_word = heads.PerWord(encoder.dim, target.size, config.head.dropout)
-            return Tagger(encoder, per_word, label_smoothing=train.label_smoothing)
+            head = build_head(config.head, encoder.dim, Linear(encoder.dim, target.size))
+            return Tagger(encoder, head, label_smoothing=train.label_smoothing)
+        case c.Regress():
+            assert config.head is not None
+            assert config.output is not None
+            assert encoder is not None
+            assert isinstance(target, c.Reals)
+            output = build_output(config.output, encoder.dim, target)
+            return Regressor(encoder, build_head(config.head, encoder.dim, output))
+        case c.Series():
+            assert config.decoder is not None
+            assert config.output is not None
+            assert encoder is not None
+            assert isinstance(target, c.Reals)
+            ends = number_ends(config.decoder, config.output, target)
+            return Generator(encoder, build_decoder(config.decoder, ends, encoder.dim))
         case _:
             assert_never(config.task)
 
@@ -197,11 +215,9 @@ def build_body(
 
 def build_decoder(
     config: c.RecurrentDecoder | c.TransformerDecoder,
-    target: Inventory,
+    ends: decoders.Ends,
     memory_dim: int | None,
-    word_dropout: float = 0.0,
 ) -> decoders.Decoder:
-    words = build_word_dropout(target, word_dropout)
     match config:
         case c.RecurrentDecoder():
             off = config.attention == "off" or memory_dim is None
@@ -215,21 +231,55 @@ def build_decoder(
                 residual=config.residual,
             )
             return decoders.RecurrentDecoder(
-                Embedding(target.size, config.dim, scaled=True),
-                words,
+                ends,
                 layers,
                 memory_dim=memory_dim,
                 attention=None if off else build_attention(config, memory_dim or 0),
                 context_in_cell=config.context == "cell",
                 dropout=config.dropout,
-                tied=config.tied,
             )
         case c.TransformerDecoder():
-            embedding = Embedding(target.size, config.dim, config.scale_embedding)
             blocks = build_blocks(config, memory_dim)
             parts = build_positions(config), blocks, build_last_norm(config)
             stack = CausalStack(*parts, config.dropout)
-            return decoders.TransformerDecoder(embedding, words, stack, config.tied)
+            return decoders.TransformerDecoder(ends, stack)
+        case _:
+            assert_never(config)
+
+
+def token_ends(config: c.Decoder, target: Inventory, word_dropout: float) -> decoders.Ends:
+    """A table of vectors below, which may be the output layer too, and logits above."""
+    scaled = not isinstance(config, c.TransformerDecoder) or config.scale_embedding
+    embedding = Embedding(target.size, config.dim, scaled)
+    output = Linear(config.dim, target.size)
+    if config.tied:
+        output.weight = embedding.weight
+    return decoders.Ends(embedding, build_word_dropout(target, word_dropout), output)
+
+
+def number_ends(config: c.Decoder, output: c.Output, target: c.Reals) -> decoders.Ends:
+    """A linear map of numbers below, and their distribution above."""
+    said = build_output(output, config.dim, target)
+    return decoders.Ends(stems.NumberEmbedding(target.size, config.dim), nn.Identity(), said)
+
+
+def build_head(config: c.Head, dim: int, output: nn.Module) -> heads.Pooled | heads.PerWord:
+    match config:
+        case c.Pooled():
+            return heads.Pooled(dim, output, config.pool, config.dropout)
+        case c.PerWord():
+            return heads.PerWord(output, config.dropout)
+        case _:
+            assert_never(config)
+
+
+def build_output(config: c.Output, dim: int, target: c.Reals) -> distributions.Distribution:
+    match config:
+        case c.Gaussian():
+            return distributions.Gaussian(dim, target.size, target.binary, config.floor)
+        case c.Mixture():
+            components = config.components
+            return distributions.Mixture(dim, target.size, components, target.binary, config.floor)
         case _:
             assert_never(config)
 
@@ -305,6 +355,9 @@ def init_weights(network: nn.Module) -> None:
         match module:
             case Embedding():
                 nn.init.normal_(module.weight, std=module.embedding_dim**-0.5)
+            case stems.NumberEmbedding():  # numbers of variance 1 give vectors of variance 1
+                nn.init.normal_(module.weight, std=(module.in_features / 2) ** -0.5)
+                nn.init.zeros_(module.bias)
             case nn.Embedding():
                 nn.init.normal_(module.weight, std=0.02)
             case nn.RNNBase():

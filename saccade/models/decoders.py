@@ -2,6 +2,9 @@
 
 With a memory they write what it says; without one they are language models. No decoder learns what
 the source was, and none remembers anything between calls: all that goes on is in the state.
+
+Tokens and numbers differ at the two ends alone: an embedding table or a linear map below, logits of
+a vocabulary or the raw parameters of a distribution above.
 """
 
 from abc import ABC, abstractmethod
@@ -13,14 +16,25 @@ from torch import Tensor, nn
 
 from saccade.nn.attention import Attention, additive_mask
 from saccade.nn.cache import KVCache
-from saccade.nn.dropout import Dropout, WordDropout
+from saccade.nn.distributions import Distribution
+from saccade.nn.dropout import Dropout
 from saccade.nn.loss import Loss, projected_loss
 from saccade.nn.padded import Memory, Padded
 from saccade.nn.products import Linear
 from saccade.nn.recurrent import LayerState, Recurrent
 from saccade.nn.state import Fixed, shared
-from saccade.nn.stems import Embedding
+from saccade.nn.stems import Embedding, NumberEmbedding
 from saccade.nn.transformer import CausalStack
+
+Inputs = Int[Tensor, "B T"] | Float[Tensor, "B T F"]  # tokens, or numbers
+
+
+class Ends(NamedTuple):
+    """What a decoder reads with and says with: tokens, or numbers."""
+
+    embedding: Embedding | NumberEmbedding
+    words: nn.Module  # what leaves some tokens out in training
+    output: nn.Linear | Distribution  # (V, D), or as many as the distribution has parameters
 
 
 class Decoder(nn.Module, ABC):
@@ -28,14 +42,12 @@ class Decoder(nn.Module, ABC):
 
     carries = False  # whether a language model goes on where the batch before it stopped
 
-    def __init__(self, embedding: Embedding, words: WordDropout, dim: int, tied: bool):
+    def __init__(self, ends: Ends, dim: int):
         super().__init__()
         self.dim = dim
-        self.words = words
-        self.embedding = embedding
-        self.output = Linear(dim, embedding.num_embeddings)  # (V, D)
-        if tied:
-            self.output.weight = embedding.weight
+        self.words = ends.words
+        self.embedding = ends.embedding
+        self.output = ends.output
 
     @abstractmethod
     def start(self, memory: Memory | None, rows: int) -> Any:
@@ -46,23 +58,25 @@ class Decoder(nn.Module, ABC):
         """
 
     @abstractmethod
-    def hidden(self, tokens: Int[Tensor, "B T"], state: Any) -> tuple[Float[Tensor, "B T D"], Any]:
+    def hidden(self, inputs: Inputs, state: Any) -> tuple[Float[Tensor, "B T D"], Any]:
         """What the output layer reads at each position, and the state after the last."""
 
-    def forward(self, tokens: Int[Tensor, "B T"], state: Any) -> tuple[Float[Tensor, "B T V"], Any]:
-        hidden, state = self.hidden(tokens, state)
+    def forward(self, inputs: Inputs, state: Any) -> tuple[Float[Tensor, "B T V"], Any]:
+        hidden, state = self.hidden(inputs, state)
         return self.output(hidden.to(self.embedding.weight.dtype)), state
 
     def loss(
         self,
-        tokens: Int[Tensor, "B T"],
+        inputs: Inputs,
         targets: Padded,
         state: Any,
         smoothing: float = 0.0,
     ) -> tuple[Loss, Any]:
-        """The loss of `targets` after `tokens`, and the state; logits are never all in memory."""
-        hidden, state = self.hidden(tokens, state)
+        """The loss of `targets` after `inputs`, and the state; logits are never all in memory."""
+        hidden, state = self.hidden(inputs, state)
         output = self.output
+        if isinstance(output, Distribution):
+            return output.loss(output(targets.real(hidden)), targets.real(targets.values)), state
         return projected_loss(hidden, output.weight, output.bias, targets, smoothing), state
 
 
@@ -84,17 +98,15 @@ class RecurrentDecoder(Decoder):
 
     def __init__(
         self,
-        embedding: Embedding,
-        words: WordDropout,
+        ends: Ends,
         layers: Recurrent,
         *,
         memory_dim: int | None,
         attention: Attention | None,
         context_in_cell: bool,
         dropout: float,
-        tied: bool,
     ):
-        super().__init__(embedding, words, layers.dim, tied)
+        super().__init__(ends, layers.dim)
         self.layers = layers
         self.drop = Dropout(dropout)
         self.attention = attention
@@ -103,7 +115,7 @@ class RecurrentDecoder(Decoder):
             parts = 2 if layers.cell == "lstm" else 1
             self.first = Linear(memory_dim, len(layers.layers) * parts * layers.dim)
         if attention is not None and memory_dim is not None:
-            width = layers.dim + memory_dim + (embedding.embedding_dim if context_in_cell else 0)
+            width = layers.dim + memory_dim + (layers.dim if context_in_cell else 0)
             self.readout = Linear(width, layers.dim)
 
     def start(self, memory: Memory | None, rows: int) -> RecurrentState:
@@ -114,9 +126,9 @@ class RecurrentDecoder(Decoder):
         return RecurrentState(self.layers.zeros(rows, self.embedding.weight.detach()), None)
 
     def hidden(
-        self, tokens: Int[Tensor, "B T"], state: RecurrentState
+        self, inputs: Inputs, state: RecurrentState
     ) -> tuple[Float[Tensor, "B T D"], RecurrentState]:
-        embedded = self.drop(self.embedding(self.words(tokens)))
+        embedded = self.drop(self.embedding(self.words(inputs)))
         layers, source = state
         if source is not None and isinstance(source.tree, Memory):
             source = Fixed(self._prepared(source.tree))
@@ -126,7 +138,7 @@ class RecurrentDecoder(Decoder):
             outputs, layers = self.layers(embedded, layers)
         elif self.attention is None:
             (summary,) = source.tree
-            context = shared(summary, tokens.size(0)).unsqueeze(1).expand(-1, tokens.size(1), -1)
+            context = shared(summary, inputs.size(0)).unsqueeze(1).expand(-1, inputs.size(1), -1)
             outputs, layers = self.layers(torch.cat([embedded, context], -1), layers)
         elif self.context_in_cell:
             outputs, layers = self._context_in_cell(self.attention, embedded, layers, source.tree)
@@ -178,17 +190,17 @@ class TransformerState(NamedTuple):
 class TransformerDecoder(Decoder):
     """Every position looks back at all before it, and at the memory if there is one."""
 
-    def __init__(self, embedding: Embedding, words: WordDropout, stack: CausalStack, tied: bool):
-        super().__init__(embedding, words, embedding.embedding_dim, tied)
+    def __init__(self, ends: Ends, stack: CausalStack):
+        super().__init__(ends, ends.embedding.embedding_dim)
         self.stack = stack
 
     def start(self, memory: Memory | None, rows: int) -> TransformerState:
         return TransformerState(KVCache(), None if memory is None else Fixed(memory))
 
     def hidden(
-        self, tokens: Int[Tensor, "B T"], state: TransformerState
+        self, inputs: Inputs, state: TransformerState
     ) -> tuple[Float[Tensor, "B T D"], TransformerState]:
-        x = self.embedding(self.words(tokens))
+        x = self.embedding(self.words(inputs))
         if state.source is None:
             x, cache, _ = self.stack(x, state.cache)
             return x, TransformerState(cache, None)

@@ -1,4 +1,7 @@
-"""Heads: from a memory to labels, one for the whole or one for each word."""
+"""Heads: from a memory to labels or numbers, for the whole or for each word.
+
+The output layer is given: logits of labels, or a distribution of numbers.
+"""
 
 from math import inf
 from typing import Literal
@@ -19,13 +22,13 @@ Pool = Literal["last", "mean", "max", "attention"]
 class Pooled(nn.Module):
     """One row of logits for a sequence: (B, labels)."""
 
-    def __init__(self, dim: int, num_labels: int, pool: Pool, dropout: float):
+    def __init__(self, dim: int, output: nn.Module, pool: Pool, dropout: float):
         super().__init__()
         self.pool = pool
         if pool == "attention":
             self.score = Linear(dim, 1)  # a learned query: which positions matter
         self.drop = Dropout(dropout)
-        self.output = Linear(dim, num_labels)
+        self.output = output
 
     def forward(self, memory: Memory) -> Float[Tensor, "B labels"]:
         return self.output(self.drop(self._pooled(memory)))  # type: ignore[no-any-return]
@@ -78,10 +81,10 @@ class Monotone(nn.Module):
 class PerWord(nn.Module):
     """A row of logits for each word, read from the mean of its pieces: (B, words, labels)."""
 
-    def __init__(self, dim: int, num_labels: int, dropout: float):
+    def __init__(self, output: nn.Module, dropout: float):
         super().__init__()
         self.drop = Dropout(dropout)
-        self.output = Linear(dim, num_labels)
+        self.output = output
 
     def forward(self, memory: Memory, words: Int[Tensor, "B S"]) -> Float[Tensor, "B words labels"]:
         """`words` says to which word each position belongs; a position of no word has -1."""

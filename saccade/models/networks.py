@@ -7,15 +7,17 @@ next (the state of a recurrent language model) is a value.
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import nan
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from saccade.models.decoders import Decoder, RecurrentDecoder
+from saccade.models.decoders import Decoder, Inputs, RecurrentDecoder
 from saccade.models.encoders import AnyEncoder
 from saccade.models.heads import Monotone, PerWord, Pooled
+from saccade.nn.distributions import Distribution
 from saccade.nn.dropout import uniform
 from saccade.nn.loss import Loss, label_loss
 from saccade.nn.padded import Memory, Padded
@@ -133,13 +135,53 @@ class Tagger(Labeller):
         return label_loss(gold.real(logits), gold.real(gold.values), self.smoothing), None
 
 
-Network = Generator | Classifier | Tagger
+class Regressor(nn.Module):
+    """An encoder and a head that gives numbers: for an example, or for each word of it."""
+
+    carries = False
+
+    def __init__(self, encoder: AnyEncoder, head: Pooled | PerWord):
+        super().__init__()
+        self.encoder = encoder
+        self.head = head
+
+    @property
+    def distribution(self) -> Distribution:
+        output = self.head.output
+        assert isinstance(output, Distribution)
+        return output
+
+    def raw(self, sources: Sequence[Padded]) -> Float[Tensor, "B n"] | Float[Tensor, "B words n"]:
+        """The parameters of the distribution."""
+        memory = self.encoder(*sources)
+        if isinstance(self.head, Pooled):
+            return self.head(memory)  # type: ignore[no-any-return]
+        return self.head(memory, sources[0].words)  # type: ignore[no-any-return]
+
+    def forward(self, batch: Batch, carry: Any = None, progress: float = 1.0) -> tuple[Loss, None]:
+        raw, gold = self.raw(batch.sources), batch.target
+        if isinstance(self.head, Pooled):
+            return self.distribution.loss(raw, gold.values[:, 0]), None
+        return self.distribution.loss(gold.real(raw), gold.real(gold.values)), None
 
 
-def shifted(target: Padded) -> tuple[Int[Tensor, "B T"], Padded]:
-    """Teacher forcing's two views of a target: what the decoder reads, what it should say next."""
+Network = Generator | Classifier | Tagger | Regressor
+
+
+def shifted(target: Padded) -> tuple[Inputs, Padded]:
+    """Teacher forcing's two views of a target: what the decoder reads, what it should say next.
+
+    Tokens begin with a mark; before the first numbers all are missing.
+    """
+    if target.values.is_floating_point():
+        return torch.cat([missing(target.values[:, :1]), target.values[:, :-1]], 1), target
     said = Padded(target.values[:, 1:], (target.lengths - 1).clamp(min=0))
     return target.values[:, :-1], said
+
+
+def missing(like: Float[Tensor, "B n F"]) -> Float[Tensor, "B n F"]:
+    """What a decoder of numbers reads before the first."""
+    return torch.full_like(like, nan)
 
 
 def own_guesses(

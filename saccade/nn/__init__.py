@@ -14,6 +14,7 @@ from saccade.nn.attention import (
     attention_weights,
 )
 from saccade.nn.convolution import GatedConvolution
+from saccade.nn.distributions import Distribution, Gaussian, Mixture
 from saccade.nn.dropout import Dropout
 from saccade.nn.loss import Loss, projected_cross_entropy
 from saccade.nn.padded import Memory, Padded, masked_mean, pad
@@ -29,15 +30,18 @@ __all__ = [
     "Block",
     "Concat",
     "CrossAttention",
+    "Distribution",
     "Dot",
     "Dropout",
     "FeedForward",
     "Fixed",
     "GatedConvolution",
+    "Gaussian",
     "General",
     "Learned",
     "Loss",
     "Memory",
+    "Mixture",
     "Padded",
     "ParameterFree",
     "Recurrent",

@@ -3,7 +3,7 @@
 In training with half precision the weights, their gradients and what an optimiser keeps are single
 precision. Once a step the weights of products are cast; activations follow them. What sums much
 stays single: embedding tables (a word's gradient comes from every place it stands in), output
-layers (see `loss`), norms, and what the blocks of a Transformer add to.
+layers (see `loss`, `distributions`), norms, and what the blocks of a Transformer add to.
 """
 
 from collections.abc import Iterator
@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+
+from saccade.nn.distributions import Distribution
 
 # Of what is computed, not of a module, as torch's own modes; no other thread sees it.
 _computing: ContextVar[torch.dtype | None] = ContextVar("number format", default=None)
@@ -46,7 +48,7 @@ class Halved(nn.Module):
         self.network, self.dtype = network, dtype
         stay = {id(p) for module in single for p in module.parameters()}
         for module in network.modules():
-            if isinstance(module, nn.Embedding | nn.LayerNorm | nn.RMSNorm):
+            if isinstance(module, nn.Embedding | nn.LayerNorm | nn.RMSNorm | Distribution):
                 stay |= {id(p) for p in module.parameters()}
         self.names = [name for name, p in network.named_parameters() if id(p) not in stay]
         self.weights: dict[str, Tensor] = {}

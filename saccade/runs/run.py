@@ -159,14 +159,17 @@ class Run:
             raise ConfigError(f"nbest = {nbest}: must be at most {c.MAX_HYPOTHESES:,}")
         if not isinstance(self.task, GeneratingTask):
             kind = self.config.task.kind
-            if nbest > 1 and kind == "tag":
-                raise ConfigError(f"nbest = {nbest}: the task 'tag' gives one answer")
-            how = set(c.Compute.model_fields)
-            same = decode.model_dump(exclude=how) == own.model_dump(exclude=how)
+            obeyed = self.task.obeyed
+            drawn = isinstance(decode, c.Sample) and "kind" in obeyed
+            if nbest > 1 and kind != "classify" and not drawn:
+                raise ConfigError(f"nbest = {nbest}: the task '{kind}' gives one answer")
+            how = set(c.Compute.model_fields) | obeyed
+            base = c.change_decode(own, {"kind": decode.kind}) if drawn else own
+            same = decode.model_dump(exclude=how) == base.model_dump(exclude=how)
             if not same or details or others:
-                raise ConfigError(
-                    f"the task '{kind}' does not search: it has no beam, samples, tree or ensemble"
-                )
+                has = "it has no beam, samples, tree or ensemble"
+                has = f"of decode it obeys {', '.join(sorted(obeyed))}" if obeyed else has
+                raise ConfigError(f"the task '{kind}' does not search: {has}")
             return Request(decode, nbest)
         if decode.risk != "off" and nbest > decode.candidates:
             raise ConfigError(
@@ -431,13 +434,18 @@ class Run:
 
     def _located_row(self, row: Example) -> Example:
         """An example whose media were found, and may be named by its file."""
-        if not self.task.fallible:
+        if not self.task.reads_media:
             return row
+        root, target = self.root if row.file else None, row.target
         try:
-            source = self._located(row.source, row.file, self.root if row.file else None)
+            source = self._located(row.source, row.file, root)
+            if isinstance(self.task.target, MediaField) and is_media(str(target)):
+                cell = Cell(str(target), os.path.dirname(row.file), root)
+                required(cell)
+                target = os.path.abspath(cell.path)
         except DataError as error:
             raise DataError(f"{row.where}: {error}") from None
-        return replace(row, source=source, file="")
+        return replace(row, source=source, target=target, file="")
 
     def _located(self, source: tuple[str, ...], file: str, root: str | None) -> tuple[str, ...]:
         """The columns of an input, with the whole path of each that is media."""

@@ -23,6 +23,7 @@ from saccade.data.sources import examples, read
 from saccade.errors import ConfigError, DataError
 from saccade.models.presets import expand
 from saccade.setup.media import media_defaults, tables_of
+from saccade.setup.numbers import number_defaults
 from saccade.setup.survey import Survey, survey, tag_separator
 
 
@@ -76,10 +77,14 @@ def _with_defaults(size: str | None, raw: dict[str, Any], where: str, seen: Surv
     kind = raw["task"]["kind"]
     own = raw["task"].get("columns", {})
     media = {name: one for name, one in own.items() if one.get("kind") in SUFFIXES}
+    numbers = issubclass(c.TASKS[kind], c.NumberTask)
+    like = "classify" if numbers else kind  # what reads the source is the same
     if media:
-        chosen = media_defaults(kind, media, len(raw["data"]["source"]) > len(media), seen)
+        chosen = media_defaults(like, media, len(raw["data"]["source"]) > len(media), seen)
     else:
-        chosen = defaults(kind, seen)
+        chosen = defaults(like, seen)
+    if numbers:
+        chosen = number_defaults(raw["task"], raw["data"]["source"], chosen, seen)
     if kind == "translate" and "columns" not in raw["task"] and not raw["task"].get("joint"):
         chosen["task"]["columns"] = _tag_columns(raw["data"]["source"], seen)
     if {"steps", "epochs", "minutes"} & raw.get("train", {}).keys():
@@ -97,7 +102,7 @@ def _with_defaults(size: str | None, raw: dict[str, Any], where: str, seen: Surv
 def _with_layout(raw: dict[str, Any], where: str) -> tuple[Layout, dict[str, Any]]:
     """The layout of the training file, and the settings with the task and columns it suggests."""
     raw = c.modernize({key: value for key, value in raw.items() if key != "size"})
-    for table in ("task", "data", "train", "encoder", "decoder", "head"):
+    for table in ("task", "data", "train", "encoder", "decoder", "head", "output"):
         if not isinstance(raw.get(table, {}), dict):
             raise ConfigError(f"{where}: '{table}' is a table, as in {table}.kind = ...")
     kind = raw.get("task", {}).get("kind")
@@ -124,7 +129,9 @@ def _name_media(task: dict[str, Any], layout: Layout, data: c.Data) -> None:
     media = dict(layout.media)
     if not media and data.source and data.target is not None:  # the columns were not looked at
         with suppress(DataError):
-            media = dict(detect_layout(data.train, data.model_copy(update={"target": None})).media)
+            kind = task["kind"] if issubclass(c.TASKS[task["kind"]], c.NumberTask) else None
+            other = data.model_copy(update={"target": None})
+            media = dict(detect_layout(data.train, other, kind).media)
     if media and task["kind"] != "language":
         read = {name: media[name] for name in layout.source if name in media}
         task["columns"] = tables_of(read, task.get("columns", {}))
@@ -164,7 +171,7 @@ def _refuse_all_mistakes(raw: dict[str, Any], where: str) -> None:
 
 def _parse_without_task(raw: dict[str, Any], where: str) -> c.Config:
     """What does not depend on the task, parsed; the task and the network are stand-ins."""
-    apart = ("task", "encoder", "decoder", "head")
+    apart = ("task", "encoder", "decoder", "head", "output")
     plain = {key: value for key, value in raw.items() if key not in apart}
     return c.parse(_merge(plain, _least_config("translate")), where)
 
@@ -354,7 +361,7 @@ def _sized(size: str | None, kind: str, raw: dict[str, Any]) -> dict[str, Any]:
         return {}
     found: dict[str, Any] = {}
     for part in c.TASKS[kind].tables:
-        if part != "head":
+        if part not in ("head", "output"):
             table = raw.get(part, {})
             part_kind = table.get("kind", "transformer")
             found[part] = {"kind": part_kind} | expand(str(size), part_kind)
@@ -368,7 +375,7 @@ def _least_config(kind: str) -> dict[str, Any]:
         return tables
     task = c.TASKS[kind]
     for part in task.tables:
-        tables[part] = {"kind": "recurrent"}
+        tables[part] = {"kind": "gaussian" if part == "output" else "recurrent"}
     if "decoder" in tables and "encoder" not in tables:  # nothing to attend to
         tables["decoder"]["attention"] = "off"
     if "head" in tables:

@@ -121,6 +121,6 @@ def reopened(task: Task, folder: Path, left_out: int) -> Prepared:
     data = folder / "data"
     train, dev = (task.open_corpus(data, name) for name in ("train", "dev"))
     rows = Examples(data / "dev.jsonl")
-    if task.fallible:
+    if task.reads_media:
         task.remember(dev, rows)
     return Prepared(task, train, dev, rows, left_out)

@@ -7,7 +7,7 @@ from saccade import config as c
 from saccade.data.lines import Example
 from saccade.data.sources import examples
 from saccade.errors import DataError
-from saccade.setup.survey import Survey, source_hash, survey
+from saccade.setup.survey import Survey, by_source, source_hash, survey
 
 IsDev = Callable[[int, Example], bool]  # by the number and the source of an example
 
@@ -16,8 +16,9 @@ class Split:
     """The training and the dev examples of a configuration.
 
     Without a dev file a share of the training file is cut off: by source, so that no source is on
-    both sides; of plain text the end. One pass serves both sides: whoever first reads all training
-    examples has the dev examples put aside on the way.
+    both sides; by example where a source is no more than a label; of plain text the end. One pass
+    serves both sides: whoever first reads all training examples has the dev examples put aside on
+    the way.
     """
 
     def __init__(self, config: c.Config, seen: Survey | None = None):
@@ -31,11 +32,14 @@ class Split:
         elif config.task.target_type == "none":
             self._is_dev = _at_the_end(config, seen or survey(self._rows()))
         else:
+            key = by_source
+            if config.task.target_type == "numbers" and config.task.only_labels(self._data.source):
+                key, seen = _by_example, None
             if seen is None or seen.seed != config.seed:
-                seen = survey(self._rows(), config.seed)
+                seen = survey(self._rows(), config.seed, key=key)
             if seen.hashed < seen.count and not _cuts(_usual_share(config, seen), seen):
-                seen = survey(self._rows(), config.seed, hashed=seen.count)
-            self._is_dev = _by_source(config, seen)
+                seen = survey(self._rows(), config.seed, seen.count, key)
+            self._is_dev = _by_hash(config, seen, key)
 
     def train(self) -> Iterator[Example]:
         """The training examples, to be read as often as wanted."""
@@ -70,7 +74,11 @@ def _never(number: int, row: Example) -> bool:
     return False
 
 
-def _by_source(config: c.Config, seen: Survey) -> IsDev:
+def _by_example(row: Example) -> tuple[str, ...]:
+    return (*row.source, str(row.target))
+
+
+def _by_hash(config: c.Config, seen: Survey, key: Callable[[Example], tuple[str, ...]]) -> IsDev:
     """About a share of the sources; twice or more of it where so few would leave dev empty."""
     _refuse_one(config, seen)
     share = _usual_share(config, seen)
@@ -79,7 +87,7 @@ def _by_source(config: c.Config, seen: Survey) -> IsDev:
     if not _cuts(share, seen):
         first = config.data.train[0]
         raise DataError(f"{first}: too few different sources to cut a dev set; give one")
-    return lambda _, row: is_dev(row.source, share, config.seed)
+    return lambda _, row: is_dev(key(row), share, config.seed)
 
 
 def _usual_share(config: c.Config, seen: Survey) -> float:

@@ -5,7 +5,7 @@ The same pass gathers what has to be known before a dev set can be cut off.
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -42,6 +42,7 @@ class Survey:
     target_alphabet: set[str] = field(default_factory=set)
     target_tokens: int = 0
     target_words: set[str] = field(default_factory=set)
+    first_cells: list[str] = field(default_factory=list)  # of the first source column
     side_cells: list[list[str]] = field(default_factory=list)  # of each source column but the first
 
     @property
@@ -79,8 +80,16 @@ class Survey:
         return len(both) > 0.6 * min(len(self.source_alphabet), len(self.target_alphabet))
 
 
+def by_source(row: Example) -> tuple[str, ...]:
+    """What decides on which side of a cut an example is."""
+    return row.source
+
+
 def survey(
-    rows: Iterable[Example], seed: int | None = None, hashed: int = CLOSE_EXAMPLES
+    rows: Iterable[Example],
+    seed: int | None = None,
+    hashed: int = CLOSE_EXAMPLES,
+    key: Callable[[Example], tuple[str, ...]] = by_source,
 ) -> Survey:
     """The survey of these examples; with a seed, the sources of the first are hashed too."""
     seen = Survey(seed=seed)
@@ -89,7 +98,7 @@ def survey(
             seen.last_full = seen.count
         if seed is not None and seen.hashed < hashed:
             seen.hashed += 1
-            number = source_hash(row.source, seed)
+            number = source_hash(key(row), seed)
             seen.lowest_hash = min(seen.lowest_hash, number)
             seen.highest_hash = max(seen.highest_hash, number)
         seen.count += 1
@@ -101,6 +110,8 @@ def survey(
         seen.source_lengths.append(sum(map(len, row.source)))
         seen.single_sources += " " not in first.strip()
         seen.source_alphabet.update(first)
+        if seen.sampled <= KEPT_CELLS:
+            seen.first_cells.append(first)
         if len(row.source) > 1 and seen.sampled <= KEPT_CELLS:
             seen.side_cells = seen.side_cells or [[] for _ in row.source[1:]]
             for cells, cell in zip(seen.side_cells, row.source[1:], strict=False):

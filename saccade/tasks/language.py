@@ -58,9 +58,9 @@ class LanguageModel(GeneratingTask):
         return Corpus((), column)
 
     def epoch(self, corpus: Corpus, number: int) -> Stream:
-        ids = corpus.target.ids
+        ids = corpus.tokens.ids
         streams = max(1, min(self.config.train.batch_tokens // self.context, len(ids) // 64))
-        return self._stream(corpus.target, streams, self.carried, number)
+        return self._stream(corpus.tokens, streams, self.carried, number)
 
     def _stream(self, column: Column, streams: int, carried: bool, number: int = 0) -> Stream:
         seed, pad = self.config.seed, self.target.pad
@@ -69,8 +69,8 @@ class LanguageModel(GeneratingTask):
     def evaluating(
         self, network: Generator, corpus: Corpus, examples: Sequence[Example], quick: bool
     ) -> Evaluation:
-        end = int(corpus.target.starts[len(examples)])
-        ids = corpus.target.ids[:end]
+        end = int(corpus.tokens.starts[len(examples)])
+        ids = corpus.tokens.ids[:end]
         characters = sum(len(row.source[0]) + 1 for row in examples)
         nll, count = 0.0, 0
         for more, tokens in (self.in_one_piece if self.carried else self.in_windows)(network, ids):
@@ -156,6 +156,6 @@ class LanguageModel(GeneratingTask):
         return sum(unk in ids for ids in output.encode(parts))
 
     def scored(self, examples: Sequence[Example]) -> Corpus:
-        eos, lines = self.output.specials.eos, self.encode(examples).target
+        eos, lines = self.output.specials.eos, self.encode(examples).tokens
         rows = [[eos, *lines[i]] for i in range(len(lines))]
         return Corpus((), Column.of(rows, pad=self.target.pad))

@@ -6,6 +6,8 @@ from typing import assert_never
 from saccade import config as c
 from saccade.tasks.classify import Classify
 from saccade.tasks.language import LanguageModel
+from saccade.tasks.regress import Regress
+from saccade.tasks.series import Series
 from saccade.tasks.tag import Tag
 from saccade.tasks.task import Task
 from saccade.tasks.translate import Translate
@@ -21,6 +23,10 @@ def task_class(config: c.Config) -> type[Task]:
             return Tag
         case c.Translate():
             return Translate
+        case c.Regress():
+            return Regress
+        case c.Series():
+            return Series
         case _:
             assert_never(config.task)
 

@@ -17,12 +17,13 @@ import torch
 
 from saccade import config as c
 from saccade.data.batches import Batches, epoch_of
-from saccade.data.corpora import Column, Corpus, open_corpus
+from saccade.data.corpora import Corpus, open_corpus
 from saccade.data.fields import Field, SourceLabels
 from saccade.data.kinds import Counting, cell_of
-from saccade.data.lines import Example
+from saccade.data.lines import Example, Target
 from saccade.data.media import Features, Fitting, MediaField
 from saccade.decoding.tree import Tree
+from saccade.models.build import Target as Said
 from saccade.models.build import build_meta, materialize
 from saccade.models.networks import Network
 
@@ -88,6 +89,8 @@ class Task(ABC):
     source_name: ClassVar[str] = "source"  # of the files of fields in a run
     target_name: ClassVar[str] = "target"
     higher_is_better: ClassVar[bool] = True
+    # of the table decode, what a task without a search obeys besides how it is computed
+    obeyed: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(self, config: c.Config, sources: tuple[Field, ...], target: Field):
         self.config = config
@@ -98,6 +101,11 @@ class Task(ABC):
         self.fallible = [
             i for i, f in enumerate(sources) if isinstance(f, MediaField | SourceLabels)
         ]
+
+    @property
+    def reads_media(self) -> bool:
+        """Whether an example may name what is in another file."""
+        return bool(self.fallible) or isinstance(self.target, MediaField)
 
     @property
     def fields(self) -> tuple[Field, ...]:
@@ -154,9 +162,11 @@ class Task(ABC):
         rows = [(row, target) for row in examples for target in row.references]
         cells = self.read([row.source for row, _ in rows], [row for row, _ in rows])
         sources = tuple(f.encode(some) for f, some in zip(self.sources, cells, strict=True))
-        targets = self.target.encode([target for _, target in rows])
-        assert isinstance(targets, Column)
-        return Corpus(sources, targets)
+        return Corpus(sources, self.target.encode(self.target_cells(rows)))
+
+    def target_cells(self, rows: Sequence[tuple[Example, Target]]) -> Sequence[Any]:
+        """What the target field reads of examples and their targets."""
+        return [target for _, target in rows]
 
     def open_corpus(self, folder: Path, split: str) -> Corpus:
         """The corpus of a run's data."""
@@ -170,11 +180,18 @@ class Task(ABC):
             if isinstance(field, MediaField) and isinstance(column, Features):
                 cells = self.read([row.source for row in examples])[i]
                 field.remember([cell.text for cell in cells], column, first)
+        if isinstance(self.target, MediaField) and isinstance(corpus.target, Features):
+            self.target.remember([str(row.target) for row in examples], corpus.target, first)
 
     def build_meta(self) -> Network:
         """The network of the configuration, without memory: shapes alone."""
         sources = [f.vectors if isinstance(f, MediaField) else f.inventory for f in self.sources]
-        return build_meta(self.config, sources, self.target.inventory)
+        return build_meta(self.config, sources, self.said)
+
+    @property
+    def said(self) -> Said:
+        """What a network has to know of the target."""
+        return self.target.inventory
 
     def build(self) -> Network:
         """The network of the configuration, with its first weights."""

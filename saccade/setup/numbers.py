@@ -1,0 +1,48 @@
+"""Good settings for targets that are numbers: the source is read as for a label."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from saccade import config as c
+from saccade.setup.survey import Survey, tag_separator
+
+MAX_SERIES = 1000  # rows of a series that is predicted
+
+
+def number_defaults(
+    task: Mapping[str, Any], sources: Sequence[c.Column], chosen: dict[str, Any], seen: Survey
+) -> dict[str, Any]:
+    """`chosen`, which are settings for a label, for numbers in its place."""
+    chosen["train"] |= {"label_smoothing": 0.0, "word_dropout": 0.0}
+    head = chosen.pop("head")
+    dropout = head["dropout"] / 2  # numbers suffer more than labels from what is left out
+    chosen["encoder"]["dropout"] = min(chosen["encoder"]["dropout"], dropout)
+    if task["kind"] == "regress":
+        kind = "per_word" if task.get("per_position") else "pooled"
+        chosen["head"] = {"kind": kind, "dropout": dropout}
+        chosen["output"] = {"kind": "gaussian"}
+        return chosen
+    if "columns" not in task:  # what a series is drawn of is often a label
+        cells = [seen.first_cells, *seen.side_cells]
+        labels = [name for name, some in zip(sources, cells, strict=False) if _are_labels(some)]
+        chosen["task"]["columns"] = {str(name): {"kind": "label"} for name in labels}
+    n = seen.count
+    chosen["decoder"] = {
+        "kind": "recurrent",
+        "dim": 128 if n < 1000 else 256,
+        "num_layers": 1,
+        "dropout": dropout,
+        "attention": "additive",
+        "context": "output",
+        "tied": False,
+    }
+    chosen["output"] = {"kind": "mixture", "components": 20}
+    chosen["train"] |= {"rate": 2e-3, "batch_tokens": 4096}
+    chosen["train"].pop("patience", None)
+    chosen["decode"] = {"max_len": MAX_SERIES}
+    return chosen
+
+
+def _are_labels(cells: Sequence[str]) -> bool:
+    """Whether these come again and again, and have no parts."""
+    return tag_separator(cells) == ""

@@ -1,0 +1,98 @@
+"""What the tasks that say numbers share: fields of any kind for the sources, numbers as target."""
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from saccade import config as c
+from saccade.data.fields import Text
+from saccade.data.kinds import Readable, cell_of, counting, fitted, load_field
+from saccade.data.lines import Example, Target
+from saccade.data.media import Cell
+from saccade.data.targets import TargetFitting, TargetNumbers, target_cell
+from saccade.errors import CheckpointError
+from saccade.tasks.task import Task, count_columns
+
+
+class NumberTask(Task):
+    """Fields for the sources, and numbers for the target."""
+
+    higher_is_better = False
+    target: TargetNumbers
+
+    def __init__(self, config: c.Config, sources: tuple[Readable, ...], target: TargetNumbers):
+        super().__init__(config, sources, target)
+        self.log_scale = torch.from_numpy(target.log_scale).float()
+
+    @classmethod
+    @abstractmethod
+    def field_types(cls, config: c.Config) -> tuple[type[Text], type[TargetNumbers]]:
+        """The fields of a source of text, and of the target."""
+
+    @property
+    def metric(self) -> str:
+        return "loss"
+
+    @property
+    def said(self) -> c.Reals:
+        return self.target.reals
+
+    @classmethod
+    def fit(cls, config: c.Config, examples: Callable[[], Iterable[Example]]) -> Self:
+        settings, data = config.task, config.data
+        assert isinstance(settings, c.NumberTask)
+        text, numbers = cls.field_types(config)
+        sources = settings.sources(data.source)
+        counts = [counting(source.reader, data) for source in sources]
+        targets = TargetFitting(settings, numbers, data.cache_mb << 20)
+        for row in examples():
+            count_columns(sources, counts, row, data.root)
+            targets.look(_cell(row, row.target, data.root))
+        fields = tuple(fitted(some, text, data) for some in counts)
+        target = targets.field()
+        target.root = data.root
+        return cls(config, fields, target)
+
+    @classmethod
+    def load(cls, config: c.Config, folder: Path) -> Self:
+        settings, data = config.task, config.data
+        assert isinstance(settings, c.NumberTask)
+        text, numbers = cls.field_types(config)
+        sources = settings.sources(data.source)
+        *names, last = cls.files(len(sources))
+        fields = tuple(
+            load_field(source.reader, folder / name, text, data)
+            for source, name in zip(sources, names, strict=True)
+        )
+        target = numbers.load(folder / last)
+        if target.reader != settings.target:
+            raise CheckpointError(f"{folder / last}: does not fit config.toml: its reader differs")
+        target.root = data.root
+        return cls(config, fields, target)
+
+    def target_cells(self, rows: Sequence[tuple[Example, Target]]) -> Sequence[Cell]:
+        return [_cell(row, target, self.config.data.root) for row, target in rows]
+
+    def log_p(self, nll: Tensor, values: Tensor) -> Tensor:
+        """log p of rows of numbers in units of their own, where -log p of scaled ones is `nll`."""
+        scale = self.log_scale.to(values.device)
+        return -(nll + ((~values.isnan()) * scale).sum(-1))
+
+    def own_units(self, values: Tensor) -> Any:
+        """Scaled numbers in units of their own."""
+        return self.target.restored(values.double().cpu().numpy())
+
+
+def _cell(row: Example, target: Target | None, root: str) -> Cell:
+    place = cell_of([""], row.file, row.where, root)
+    return target_cell(str(target), place.folder, place.root, place.where)
+
+
+def stacked(rows: Sequence[Any]) -> Any:
+    """Arrays (n, F), one after the other."""
+    return np.concatenate([np.atleast_2d(row) for row in rows])

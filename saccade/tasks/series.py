@@ -1,0 +1,128 @@
+"""Series: any source to a series of vectors of numbers, drawn or expected step by step."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from saccade import config as c
+from saccade.data.batches import collate, in_order, padded
+from saccade.data.corpora import Corpus
+from saccade.data.fields import Text
+from saccade.data.lines import Example
+from saccade.data.targets import SeriesNumbers, TargetNumbers
+from saccade.decoding.series import drawn, expected, number_stepper, unroll
+from saccade.metrics.numbers import rmse
+from saccade.models.networks import Batch, Generator, missing, shifted
+from saccade.nn.distributions import Distribution
+from saccade.nn.state import select
+from saccade.tasks.generate import DRAWS, positions_of
+from saccade.tasks.numbers import NumberTask, stacked
+from saccade.tasks.task import (
+    Evaluation,
+    Prediction,
+    Query,
+    Request,
+    device_of,
+    in_batches,
+)
+
+
+class Series(NumberTask):
+    obeyed = frozenset({"kind", "seed", "temperature", "max_len"})
+
+    @classmethod
+    def field_types(cls, config: c.Config) -> tuple[type[Text], type[TargetNumbers]]:
+        return Text, SeriesNumbers
+
+    def evaluating(
+        self, network: Generator, corpus: Corpus, examples: Sequence[Example], quick: bool
+    ) -> Evaluation:
+        nll, log_p, count, done = 0.0, 0.0, 0, 0
+        guess, gold = [], []
+        for batch in in_order(corpus, self.config.decode.batch_tokens, len(examples)):
+            batch = batch.to(device_of(network))
+            with torch.inference_mode():
+                raw, values = self._forced(network, batch)
+                raw, values = batch.target.real(raw), batch.target.real(values)
+                each = distribution_of(network).nll(raw, values)
+                nll, count = nll + float(each.sum()), count + len(each)
+                log_p += float(self.log_p(each, values).sum())
+                guess.append(self.own_units(distribution_of(network).mean(raw)))
+                gold.append(self.own_units(values))
+            done += batch.count
+            yield done / len(examples)
+        return {
+            "loss": nll / max(count, 1),
+            "nats": -log_p / max(count, 1),
+            "rmse": rmse(stacked(guess), stacked(gold)),  # of the next row, all before it known
+        }
+
+    def predict(
+        self, network: Generator, queries: Sequence[Query], request: Request
+    ) -> list[Prediction]:
+        cells = self.read([query.source for query in queries])
+        columns = [f.encode(some) for f, some in zip(self.sources, cells, strict=True)]
+        decode, end = request.decode, self.target.numbers
+        step, distribution = number_stepper(network.decoder), distribution_of(network)
+        longest = min(decode.max_len, self.target.longest * 2, self._positions - 1)
+
+        def work(rows: list[int]) -> list[Prediction]:
+            device = device_of(network)
+            sources = tuple(padded(column, np.array(rows)).to(device) for column in columns)
+            state = network.decoder.start(network.encode(sources), len(rows))
+            index = torch.arange(len(rows), device=device).repeat_interleave(request.nbest)
+            choose = expected(distribution)
+            if isinstance(decode, c.Sample):
+                keys = [queries[i].number * DRAWS + n for i in rows for n in range(request.nbest)]
+                choose = drawn(distribution, decode.seed, keys, decode.temperature)
+            first = missing(torch.zeros(len(index), 1, end + 1, device=device))[:, 0]
+            limits = [longest] * len(index)
+            found = unroll(
+                step, select(state, index), first, distribution, choose=choose, limits=limits,
+                end=end,
+            )  # fmt: skip
+            said = []
+            for series in found:
+                shift = -float(self.log_scale[:end].sum()) * len(series.values)
+                text = self.target.written(self.own_units(series.values))
+                said.append((text, series.score + shift))
+            some = [said[i : i + request.nbest] for i in range(0, len(said), request.nbest)]
+            return [Prediction(*ranked[0], others=tuple(ranked[1:])) for ranked in some]
+
+        own = request.nbest * self.target.longest
+        lengths = (own + np.sum([column.lengths for column in columns], 0)).tolist()
+        with torch.inference_mode():
+            return in_batches(range(len(queries)), lengths, decode.batch_tokens, work)
+
+    def score(self, network: Generator, examples: Sequence[Example]) -> list[tuple[float, int]]:
+        corpus = self.encode(examples)
+
+        def work(rows: list[int]) -> list[tuple[float, int]]:
+            batch = collate(corpus, np.array(rows)).to(device_of(network))
+            raw, values = self._forced(network, batch)
+            log_p = self.log_p(distribution_of(network).nll(raw, values), values)
+            lengths = batch.target.lengths.tolist()
+            return [(float(log_p[b, :n].sum()), n) for b, n in enumerate(lengths)]
+
+        budget = self.config.decode.batch_tokens
+        with torch.inference_mode():
+            return in_batches(range(len(corpus)), corpus.lengths.tolist(), budget, work)
+
+    def _forced(self, network: Generator, batch: Batch) -> tuple[Tensor, Tensor]:
+        """What is said of every row after those before it, and the rows."""
+        inputs, said = shifted(batch.target)
+        state = network.decoder.start(network.encode(batch.sources), inputs.size(0))
+        raw, _ = network.decoder(inputs, state)
+        return raw, said.values
+
+    @property
+    def _positions(self) -> int:
+        return positions_of(self.config.decoder)
+
+
+def distribution_of(network: Generator) -> Distribution:
+    output = network.decoder.output
+    assert isinstance(output, Distribution)
+    return output
