@@ -102,6 +102,12 @@ class Config(Strict):
             raise ValueError(
                 "head: pool 'last' is a recurrent encoder's last state; use mean, max or attention"
             )
+        cut = self.task.tokenizer.kind if isinstance(self.task, Tag) else ""
+        if cut in ("char", "bytes") and self.data.units == "characters":
+            raise ValueError(
+                f"task: tokenizer.kind '{cut}' cuts words; where data.units = 'characters' each "
+                "character is a word: set tokenizer.kind = 'word'"
+            )
         if isinstance(self.task, Tag) and isinstance(self.encoder, Pyramid):
             raise ValueError("encoder: a pyramid has fewer positions than there are labels")
         longest = self.task.context if isinstance(self.task, LanguageModel) else self.data.max_len
