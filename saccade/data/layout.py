@@ -123,8 +123,7 @@ def _open_layout(
         usual = USUAL_TASK["none"]
         return Layout(form, usual, (), None, f"plain text, not in columns: {usual}")
     task = kind or USUAL_TASK["labels"]
-    look = target_type == "labels" and labelled and data.units is None  # words, or characters?
-    if data.source and (data.target is not None or not labelled) and kind and not look:
+    if _is_said(data, kind, labelled):
         numbered = not any(isinstance(one, str) for one in (*data.source, data.target))
         if form != "csv" or data.header is not None or not numbered:
             why, width = "as data.source and data.target say", data.columns
@@ -151,6 +150,14 @@ def _open_layout(
             raise FileError("json", names[0], "no JSON object in it")
         return _objects_layout(objects, data, kind, names[0], labelled)
     return _table_layout(form, tables[0], data, kind, names[0], labelled)
+
+
+def _is_said(data: c.Data, kind: str | None, labelled: bool) -> bool:
+    """Whether the user, or a run, has said all that could be looked for."""
+    if kind is None or not data.source or (labelled and data.target is None):
+        return False
+    characters = c.TASKS[kind].target_type == "labels" and labelled  # or words?
+    return data.units is not None or not characters
 
 
 def _table_layout(
@@ -222,7 +229,7 @@ def _memory_layout(rows: Memory, data: c.Data, kind: str | None, labelled: bool)
     if not sample:
         raise FileError("empty-file", "", "no examples")
     task = kind or USUAL_TASK["labels"]
-    if data.source and (data.target is not None or not labelled) and kind:
+    if _is_said(data, kind, labelled):
         why = "as data.source and data.target say"
         return Layout("jsonl", task, data.source, data.target, why, None, data.columns)
     tables = [_numbered(row) if isinstance(row, Example) else row for row in sample]
@@ -447,7 +454,8 @@ def _character_roles(
     if kind is None or c.TASKS[kind].target_type != "labels" or data.units == "words":
         return None
     lengths = {key: [_unbroken(cell) for cell in cells] for key, cells in columns.items()}
-    binary = [key for key, cells in columns.items() if not set("".join(cells)) - {"0", "1"}]
+    marks = {key: sum(set(cell) <= {"0", "1"} for cell in columns[key]) for key in columns}
+    binary = [key for key, cells in columns.items() if marks[key] >= 0.9 * len(cells)]
 
     def alike(a: c.Column, b: c.Column) -> bool:
         pairs = list(zip(lengths.get(a, ()), lengths.get(b, ()), strict=False))

@@ -469,11 +469,12 @@ class Run:
             between = ";" if ";" in item else ","  # a row of a CSV file
         columns = item.split(between) if isinstance(item, str) and tabs else item
         source = (columns,) if isinstance(columns, str) else tuple(columns)
-        if data.vector and len(source) == len(source_columns(data)) and "[" not in "".join(source):
-            return with_vector(source, data)
         wanted, found = max(len(source_columns(data)), 1), len(source)
-        if data.vector and found == len(data.source):
-            return source
+        first = data.source.index(c.VECTOR) if data.vector else 0
+        if data.vector and found > first and source[first][:1] == "[":  # a list, as an example has
+            wanted = len(data.source)
+        elif data.vector and found == wanted:
+            return with_vector(source, data)
         if any(source) and found != wanted:
             advice = "put a tab between two columns"
             if found > wanted:
