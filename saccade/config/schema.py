@@ -111,6 +111,12 @@ class Config(Strict):
             raise ValueError(f"train: label_smoothing: the task '{self.task.kind}' has no labels")
         if isinstance(self.task, Series) and self.decoder is not None and self.decoder.tied:
             raise ValueError("decoder: numbers have no table of embeddings: set tied = false")
+        cut = self.task.tokenizer.kind if isinstance(self.task, Tag) else ""
+        if cut in ("char", "bytes") and self.data.units == "characters":
+            raise ValueError(
+                f"task: tokenizer.kind '{cut}' cuts words; where data.units = 'characters' each "
+                "character is a word: set tokenizer.kind = 'word'"
+            )
         longest = self.task.context if isinstance(self.task, LanguageModel) else self.data.max_len
         for name in ("encoder", "decoder"):
             part = getattr(self, name)

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from saccade import config as c
+from saccade.data.cells import is_number, source_columns
 from saccade.data.detect import (
     CALLED,
+    TARGETS,
     are_numbers,
     is_media,
     media_columns,
@@ -29,10 +31,11 @@ from saccade.data.lines import (
     listed,
 )
 from saccade.data.memory import Memory
-from saccade.data.tables import SEPARATORS, has_header, is_quoted, records, separator_of
+from saccade.data.tables import MISSING, SEPARATORS, has_header, is_quoted, records, separator_of
 from saccade.errors import DataError
 
 SAMPLE_LINES = 1000  # that are looked at
+MANY_NUMBERS = 4  # columns of whole numbers, from which a table is none of words
 SOURCE_KEYS = """sentence1+sentence2 premise+hypothesis question1+question2 source src text sentence
     input question prompt document review tokens words"""  # the usual keys, the surest first
 TARGET_KEYS = "target tgt label output answer summary response class category intent sentiment tags"
@@ -60,12 +63,17 @@ class Layout:
     header: bool | None = None
     columns: int | None = None  # in a row, where they are numbered
     media: tuple[tuple[c.Column, str], ...] = ()  # the source columns that hold it, and which kind
+    vector: tuple[c.Column, ...] = ()  # columns of numbers that are one source
+    units: str | None = None  # what has a label each
+    mask: c.Column | None = None
 
     @property
     def settings(self) -> dict[str, Any]:
         """Its keys of the table `data`."""
         made = {"format": self.format, "source": self.source, "target": self.target}
-        return made | {"header": self.header, "columns": self.columns}
+        made |= {"header": self.header, "columns": self.columns}
+        open_ = {"vector": self.vector, "units": self.units, "mask": self.mask}
+        return made | {key: value for key, value in open_.items() if value}
 
     def fill(self, data: c.Data) -> c.Data:
         """`data` with format and columns as they are here."""
@@ -88,6 +96,20 @@ def detect_layout(
 
 def layout_of(names: list[str] | Memory, data: c.Data, kind: str | None, labelled: bool) -> Layout:
     """The same for files whose rows may lack their target; FileError where nothing can be read."""
+    found = _open_layout(names, data, kind, labelled)
+    if data.vector and c.VECTOR not in found.source:
+        found = replace(found, source=(*found.source, c.VECTOR))
+    if data.vector and not found.media:
+        found = replace(found, media=((c.VECTOR, "numbers"),))
+    if c.TASKS[found.task].target_type == "labels":
+        return replace(found, units=found.units or data.units or "words")
+    return found
+
+
+def _open_layout(
+    names: list[str] | Memory, data: c.Data, kind: str | None, labelled: bool
+) -> Layout:
+    """The layout, as far as it has to be looked for."""
     if isinstance(names, Memory):
         return _memory_layout(names, data, kind, labelled)
     if not names:
@@ -103,7 +125,7 @@ def layout_of(names: list[str] | Memory, data: c.Data, kind: str | None, labelle
         usual = USUAL_TASK["none"]
         return Layout(form, usual, (), None, f"plain text, not in columns: {usual}")
     task = kind or USUAL_TASK["labels"]
-    if data.source and (data.target is not None or not labelled) and kind:
+    if _is_said(data, kind, labelled):
         numbered = not any(isinstance(one, str) for one in (*data.source, data.target))
         if form != "csv" or data.header is not None or not numbered:
             why, width = "as data.source and data.target say", data.columns
@@ -132,12 +154,20 @@ def layout_of(names: list[str] | Memory, data: c.Data, kind: str | None, labelle
     return _table_layout(form, tables[0], data, kind, names[0], labelled)
 
 
+def _is_said(data: c.Data, kind: str | None, labelled: bool) -> bool:
+    """Whether the user, or a run, has said all that could be looked for."""
+    if kind is None or not data.source or (labelled and data.target is None):
+        return False
+    characters = c.TASKS[kind].target_type == "labels" and labelled  # or words?
+    return data.units is not None or not characters
+
+
 def _table_layout(
     form: Format, lines: list[str], data: c.Data, kind: str | None, name: str, labelled: bool
 ) -> Layout:
     """The layout of a table, with or without a header."""
     rows, width, separator = _table_of(form, lines)
-    given = [column for column in (*data.source, data.target) if column is not None]
+    given = (*source_columns(data), *data.vector, data.target, data.mask)
     header = data.header
     if header is None:
         named = any(isinstance(column, str) for column in given)
@@ -149,13 +179,18 @@ def _table_layout(
         names = [cell.strip() for cell in rows[0]]
         keys = [key if key and names.count(key) == 1 else i for i, key in enumerate(names, 1)]
         called: dict[c.Column | None, c.Column] = dict(enumerate(keys, 1))
-        source = tuple(called.get(column, column) for column in data.source)
-        target = called.get(data.target, data.target)
-        data = data.model_copy(update={"source": source, "target": target})
+        source, vector = (
+            tuple(called.get(column, column) for column in some)
+            for some in (data.source, data.vector)
+        )
+        target, mask = called.get(data.target, data.target), called.get(data.mask, data.mask)
+        update = {"source": source, "target": target, "vector": vector, "mask": mask}
+        data = data.model_copy(update=update)
         rows = rows[1:]
     columns = {key: [row[i] for row in rows] for i, key in enumerate(keys)}
     found = _roles(form, columns, data, kind, name, labelled)
-    numbered = not any(isinstance(column, str) for column in (*found.source, found.target))
+    read = (*(found.vector or found.source), found.target)
+    numbered = not any(isinstance(column, str) for column in read)
     said = [f"{SEPARATORS[separator]} between the columns"] if form == "csv" else []
     if header:
         said.append("the first line is a header (if not: data.header=false)")
@@ -196,7 +231,7 @@ def _memory_layout(rows: Memory, data: c.Data, kind: str | None, labelled: bool)
     if not sample:
         raise FileError("empty-file", "", "no examples")
     task = kind or USUAL_TASK["labels"]
-    if data.source and (data.target is not None or not labelled) and kind:
+    if _is_said(data, kind, labelled):
         why = "as data.source and data.target say"
         return Layout("jsonl", task, data.source, data.target, why, None, data.columns)
     tables = [_numbered(row) if isinstance(row, Example) else row for row in sample]
@@ -283,11 +318,24 @@ def _roles(
     labelled: bool,
 ) -> Layout:
     """Which columns are the source, which is the target, and so which task it is."""
+    of_numbers = labelled and kind is not None and c.TASKS[kind].target_type == "numbers"
+    if of_numbers and data.target is None:
+        data = data.model_copy(update={"target": _number_target(columns, data, name)})
+    found = _character_roles(form, columns, data, kind) or _vector_roles(form, columns, data, kind)
+    if found is not None and labelled:
+        return found
     media = media_columns(columns)
-    if labelled and kind and c.TASKS[kind].target_type == "numbers":
-        numbers = data.target if data.target is not None else _number_target(columns, data, name)
-        data = data.model_copy(update={"target": numbers})
-        media.pop(numbers, None)
+    if data.vector:
+        if strangers := [column for column in data.vector if column not in columns]:
+            there = f"no column {strangers[0]!r} in {listed(columns)}"
+            raise FileError("column", name, there, 1)
+        columns = {key: columns[key] for key in columns if key not in data.vector}
+        words = {key: cells for key, cells in columns.items() if not _are_numbers(cells)}
+        if len(words) == 1 and not data.source and data.target is None:
+            columns = words  # the target; other numbers are left out
+        columns, media = columns | {c.VECTOR: []}, media_columns(columns) | {c.VECTOR: "numbers"}
+    if of_numbers and data.target is not None:
+        media.pop(data.target, None)
     if media and not (data.source and not media.keys() & set(data.source)) and kind != "language":
         return _media_roles(form, columns, data, kind, name, labelled, media)
     used = list(columns)
@@ -358,7 +406,93 @@ def _media_roles(
     value = "different label" if short else "different text"
     what = f"{target!r} has {counted(len(set(values)), value)} in {counted(len(values), 'line')}"
     reason = f"{' and '.join(said)}, {what}: {task}"
-    return Layout(form, task, source, target, reason, media=found)
+    return Layout(form, task, source, target, reason, media=found, vector=data.vector)
+
+
+def _vector_roles(form: Format, columns: Columns, data: c.Data, kind: str | None) -> Layout | None:
+    """The layout of a table of numbers, where they are one source; None of any other table.
+
+    Digits may be text, as in dates and sums: some number has a fraction, or the target is a label
+    and there are many columns, or numbers. The target of a text comes last, or has a usual name.
+    """
+    wanted = c.TASKS[kind].target_type if kind else None
+    if data.source or data.vector or form == "lines" or wanted in ("none", "labels"):
+        return None
+    used = [column for column in columns if not _is_counter(columns[column])]
+    numbers = [column for column in used if _are_numbers(columns[column])]
+    rest = [column for column in used if column not in numbers]
+    usual = [column for column in used if str(column).casefold() in TARGETS.split()]
+    target = data.target
+    if target is None:
+        labels = [column for column in used if _are_labels(columns[column])]
+        target = next(iter(rest or usual or labels[-1:]), None)
+    vector = tuple(column for column in numbers if column != target)
+    few = len(vector) < (1 if wanted == "numbers" else 2)
+    if target is None or set(rest) - {target} or few:
+        return None
+    values = columns.get(target, [])
+    is_label = wanted == "label" or (wanted is None and _are_labels(values))
+    fractions = any("." in cell for column in vector for cell in columns[column])
+    named = target in (data.target, used[-1], *usual)
+    sure = wanted == "numbers"
+    if not (sure or fractions or (is_label and len(vector) >= MANY_NUMBERS)):
+        return None
+    if not (sure or is_label) and (target in numbers or not named):
+        return None
+    task = kind or USUAL_TASK["label" if is_label else "text"]
+    thing = "different label" if is_label else "number" if sure else "different text"
+    what = counted(len(set(values)), thing)
+    said = f"{counted(len(vector), 'column')} of numbers are one vector (if not: set data.source)"
+    reason = f"{said}, {target!r} has {what} in {counted(len(values), 'line')}: {task}"
+    media = ((c.VECTOR, "numbers"),)
+    return Layout(form, task, (c.VECTOR,), target, reason, media=media, vector=vector)
+
+
+def _are_numbers(values: list[str]) -> bool:
+    """Whether these are numbers, but for a few, and for gaps."""
+    full = [value for value in values if value.strip().casefold() not in MISSING]
+    return len(full) > 0.5 * len(values) and sum(map(is_number, full)) >= 0.95 * len(full)
+
+
+def _character_roles(
+    form: Format, columns: Columns, data: c.Data, kind: str | None
+) -> Layout | None:
+    """The layout where each character of one column has a label in another; None of any other.
+
+    Both are written without blanks, and equally long; a column of 0 and 1 beside them is a mask.
+    """
+    if kind is None or c.TASKS[kind].target_type != "labels" or data.units == "words":
+        return None
+    lengths = {key: [_unbroken(cell) for cell in cells] for key, cells in columns.items()}
+    marks = {key: sum(set(cell) <= {"0", "1"} for cell in columns[key]) for key in columns}
+    binary = [key for key, cells in columns.items() if marks[key] >= 0.9 * len(cells)]
+
+    def alike(a: c.Column, b: c.Column) -> bool:
+        pairs = list(zip(lengths.get(a, ()), lengths.get(b, ()), strict=False))
+        even = sum(one == other > 0 for one, other in pairs) >= 0.9 * len(pairs)
+        return a != b and even and any(one > 1 for one, _ in pairs)
+
+    sources = data.source[:1] or tuple(key for key in columns if key not in binary)
+    masks = [key for key in binary if key not in (*data.source, data.target)]
+    targets = [key for key in columns if key not in masks] + masks  # of two values, if no other is
+    targets = [data.target] if data.target is not None else targets
+    for source in sources:
+        even = [key for key in targets if alike(source, key)]
+        letters = [key for key in even if key not in masks]
+        if even:
+            target = (letters or even)[-1]
+            mask = data.mask or next((key for key in masks if alike(target, key)), None)
+            said = f"{target!r} has a label for each character of {source!r}"
+            said += f", {mask!r} says which are scored" if mask is not None else ""
+            reason = f"{said}: {kind}"
+            return Layout(form, kind, (source,), target, reason, units="characters", mask=mask)
+    return None
+
+
+def _unbroken(cell: str) -> int:
+    """The length of a text without blanks and brackets; 0 of any other."""
+    text = cell.strip()
+    return 0 if " " in text or text[:1] == "[" else len(text)
 
 
 def _number_target(columns: Columns, data: c.Data, name: str) -> c.Column:

@@ -132,7 +132,7 @@ class Tagger(Labeller):
 
     def forward(self, batch: Batch, carry: Any = None, progress: float = 1.0) -> tuple[Loss, None]:
         gold, logits = batch.target, self.logits(batch.sources)
-        return label_loss(gold.real(logits), gold.real(gold.values), self.smoothing), None
+        return label_loss(gold.scored(logits), gold.scored(gold.values), self.smoothing), None
 
 
 class Regressor(nn.Module):

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from math import sqrt
 from typing import Any
 
+from saccade.config import VECTOR
 from saccade.setup.survey import Survey
 
 SOUND_FRAMES = 3000  # of the longest example that is learned from: half a minute
@@ -32,6 +33,8 @@ def media_defaults(
         },
     }
     if kind == "classify":
+        if VECTOR in media and len(media) == 1 and not texts:  # a vector and a label: two tokens
+            chosen["train"]["batch_tokens"] = 64 if n < 2000 else 256 if n < 20_000 else 1024
         chosen["head"] = {"kind": "pooled", "pool": "attention", "dropout": dropout}
         chosen["task"]["tokenizer"] = {"kind": "word", "size": 10_000, "split_punctuation": True}
         chosen["train"] |= {"patience": 10, "epochs": _epochs(n, 60)}

@@ -11,7 +11,7 @@ from saccade import config as c
 from saccade.config.readers import Strict
 from saccade.config.toml import validate
 from saccade.data.layout import detect_layout
-from saccade.data.lines import Example
+from saccade.data.lines import UNSCORED, Example
 from saccade.data.memory import Memory
 from saccade.data.sources import examples
 from saccade.errors import ConfigError
@@ -49,6 +49,8 @@ def keep_examples(
         files[name] = [str(path)]
     if folders:  # a program names its files itself: they are permitted, and no others
         columns["root"] = table.get("root") or os.path.commonpath(folders)
+    table = {key: value for key, value in table.items() if key != "mask"}  # it is in the labels
+    columns.pop("mask", None)
     task = task | {"kind": layout.task}
     if media:
         task["columns"] = tables_of(dict(layout.media), task.get("columns", {}))
@@ -68,8 +70,12 @@ def _located(row: Example, media: Sequence[int], folders: set[str]) -> tuple[Exa
 def _record(row: Example, data: c.Data) -> dict[str, Any]:
     """The columns of an example, by their name or number."""
     if isinstance(row.target, tuple):
-        return {str(data.source[0]): row.source, str(data.target): row.target}
+        labels = [None if label == UNSCORED else label for label in row.target]
+        return {str(data.source[0]): row.source, str(data.target): labels}
     record: dict[str, Any] = dict(zip(map(str, data.source), row.source, strict=True))
+    if data.vector:
+        numbers = json.loads(record.pop(c.VECTOR))
+        record |= dict(zip(map(str, data.vector), numbers, strict=True))
     if row.target is not None:
         record[str(data.target)] = row.references if row.others else row.target
     return record
