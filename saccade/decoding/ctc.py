@@ -7,10 +7,12 @@ log p of a next token, as a decoder gives it.
 B sources, S positions, N rows, V vocabulary.
 """
 
+from collections.abc import Sequence
 from math import inf
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
@@ -118,7 +120,7 @@ def _stay(enter: Float[Tensor, "N S"], say: Float[Tensor, "N S"]) -> Float[Tenso
     """r(s) = (r(s - 1) + enter(s - 1)) say(s) from r(0) = 0, all in logarithms, without a loop."""
     total = say.cumsum(1)
     since = torch.logcumsumexp(enter - (total - say), 1) + total
-    return torch.nn.functional.pad(since, (1, 0), value=-inf)
+    return F.pad(since, (1, 0), value=-inf)
 
 
 def continuations(
@@ -142,3 +144,40 @@ def continuations(
     found[:, end] = whole[:, -1]
     none = (prefix.score == -inf)[:, None]  # a row of the beam that is empty
     return (found - prefix.score[:, None]).masked_fill(none, -inf).clamp(max=0.0).float()
+
+
+def best_path(
+    log_probs: Float[Tensor, "S V"], text: Sequence[int], blank: int
+) -> list[tuple[int, int]] | None:
+    """Where each token of a text is said on the likeliest alignment: first position, and end.
+
+    None where the text has more tokens than positions can say.
+    """
+    if not text:
+        return []
+    labels = torch.tensor([blank, *(label for token in text for label in (token, blank))])
+    say = log_probs.cpu()[:, labels]  # (S, 2 * len + 1)
+    # A blank may be left out between two tokens, unless they are the same.
+    may_skip = torch.zeros(len(labels), dtype=torch.bool)
+    may_skip[3::2] = labels[3::2] != labels[1:-2:2]
+    score = torch.full((len(labels),), -inf)
+    score[:2] = say[0, :2]
+    moves = []
+    for row in say[1:]:
+        one, two = (F.pad(score, (n, 0), value=-inf)[: len(labels)] for n in (1, 2))
+        best, move = torch.stack([score, one, two.masked_fill(~may_skip, -inf)]).max(0)
+        score = best + row
+        moves.append(move)
+    at = len(labels) - 1 if score[-1] >= score[-2] else len(labels) - 2
+    if score[at] == -inf:
+        return None
+    places = [at]
+    for move in reversed(moves):
+        at -= int(move[at])
+        places.append(at)
+    places.reverse()
+    found = []
+    for t in range(len(text)):
+        first = places.index(2 * t + 1)
+        found.append((first, first + places.count(2 * t + 1)))
+    return found

@@ -171,6 +171,27 @@ def test_several_samples_of_a_source_share_what_it_said() -> None:
             assert alone.tokens == found[3 * b + i].tokens
 
 
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10**6), text=st.lists(st.sampled_from(LETTERS), max_size=4))
+def test_the_best_path_is_the_likeliest_of_all_alignments(seed: int, text: list[int]) -> None:
+    log_probs = heard(5, seed=seed)[0][0]
+    best, score = None, -inf
+    for way in itertools.product((BLANK, *LETTERS), repeat=5):
+        p = sum(float(log_probs[s, one]) for s, one in enumerate(way))
+        if [one for one, _ in itertools.groupby(way) if one != BLANK] == text and p > score:
+            best, score = way, p
+    found = ctc.best_path(log_probs, text, BLANK)
+    if best is None:
+        assert found is None
+        return
+    assert found is not None
+    path = [BLANK] * 5
+    for token, (first, stop) in zip(text, found, strict=True):
+        path[first:stop] = [token] * (stop - first)
+    assert sum(float(log_probs[s, one]) for s, one in enumerate(path)) == pytest.approx(score)
+    assert [one for one, _ in itertools.groupby(path) if one != BLANK] == text
+
+
 def test_a_long_source_is_heard_to_its_end() -> None:
     """A thousand positions, most of them silent: no sum overflows, and none gets lost."""
     sure = torch.full((1, 1000, V), -20.0)
