@@ -37,7 +37,7 @@ class Prefix(NamedTuple):
 class Aligned(NamedTuple):
     """What positions say, and each row's prefix; before the first token there is none."""
 
-    log_probs: Fixed  # (B, S, V)
+    heard: Fixed  # (B, S, V) log-probabilities, and the same as probabilities
     prefix: Prefix | None
 
 
@@ -52,7 +52,7 @@ def start(
         silence = log_probs.new_full((log_probs.size(-1),), IMPOSSIBLE)
         silence[blank] = 0.0
         log_probs = torch.where(keep.unsqueeze(-1), log_probs, silence)
-    return Aligned(Fixed(log_probs), None)
+    return Aligned(Fixed((log_probs, log_probs.exp())), None)
 
 
 def ctc_step(blank: int, end: int) -> Step:
@@ -62,12 +62,13 @@ def ctc_step(blank: int, end: int) -> Step:
     """
 
     def step(tokens: Int[Tensor, "N"], state: Aligned) -> tuple[Tensor, Aligned]:
-        log_probs = state.log_probs.tree
+        log_probs, probs = state.heard.tree
         if state.prefix is None:  # the first token was not said, but given
             prefix = empty(log_probs, blank)
         else:
             prefix = extended(state.prefix, tokens, log_probs, blank)
-        return continuations(prefix, log_probs, blank, end), Aligned(state.log_probs, prefix)
+        found = continuations(prefix, log_probs, probs, blank, end)
+        return found, Aligned(state.heard, prefix)
 
     return step
 
@@ -124,7 +125,11 @@ def _stay(enter: Float[Tensor, "N S"], say: Float[Tensor, "N S"]) -> Float[Tenso
 
 
 def continuations(
-    prefix: Prefix, log_probs: Float[Tensor, "B S V"], blank: int, end: int
+    prefix: Prefix,
+    log_probs: Float[Tensor, "B S V"],
+    probs: Float[Tensor, "B S V"],
+    blank: int,
+    end: int,
 ) -> Float[Tensor, "N V"]:
     """log p of every next token after each row's prefix, and of its end.
 
@@ -135,7 +140,7 @@ def continuations(
     whole = torch.logaddexp(prefix.blank, prefix.spoken)
     before = whole[:, :-1]  # (N, S)
     peak = before.amax(1, keepdim=True).clamp(min=-1e30)
-    ways = (before - peak).exp().view(B, N // B, S) @ log_probs.exp()  # (B, N / B, V)
+    ways = (before - peak).exp().view(B, N // B, S) @ probs  # (B, N / B, V)
     found = ways.view(N, -1).log() + peak
     own = log_probs[_sources(N, log_probs), :, prefix.last]  # (N, S)
     again = torch.logsumexp(prefix.blank[:, :-1] + own, 1, keepdim=True)

@@ -57,6 +57,22 @@ def test_members_of_an_ensemble_are_heard_together(run: Run, tmp_path: Path) -> 
         assert (found == said(run.predict(TEXTS, settings=TORCH))) == (other is run)
 
 
+def test_processes_and_eight_bits_hear_the_same(run: Run) -> None:
+    found = run.predict(TEXTS, settings=TORCH)
+    assert said(run.predict(TEXTS, settings=TORCH | {"workers": 2})) == said(found)
+    rough = run.predict(TEXTS, settings=TORCH | {"int8": True})
+    assert sum(a != b for a, b in zip(said(rough), said(found), strict=True)) <= len(TEXTS) // 5
+    run.close()
+
+
+def test_an_answer_begins_as_it_is_told_and_comes_piece_by_piece(run: Run) -> None:
+    led = run.predict(TEXTS[:5], settings=TORCH, prefixes="cb")
+    assert all(one.text.startswith("cb") for one in led if not one.problem)
+    assert any(not one.problem for one in led)
+    whole = run.predict(TEXTS[0], width=1, settings=TORCH).text
+    assert "".join(run.stream_text(TEXTS[0])) == whole
+
+
 def test_ctc_is_refused_where_there_is_none(tmp_path: Path) -> None:
     plain = small_run(tmp_path)
     with pytest.raises(ConfigError, match=r"decode\.ctc: this run has no CTC"):
