@@ -160,12 +160,13 @@ def best_path(
     """
     if not text:
         return []
-    labels = torch.tensor([blank, *(label for token in text for label in (token, blank))])
+    spelled = [blank, *(label for token in text for label in (token, blank))]
+    labels = torch.tensor(spelled, device="cpu")
     say = log_probs.cpu()[:, labels]  # (S, 2 * len + 1)
     # A blank may be left out between two tokens, unless they are the same.
-    may_skip = torch.zeros(len(labels), dtype=torch.bool)
+    may_skip = torch.zeros_like(labels, dtype=torch.bool)
     may_skip[3::2] = labels[3::2] != labels[1:-2:2]
-    score = torch.full((len(labels),), -inf)
+    score = torch.full_like(say[0], -inf)
     score[:2] = say[0, :2]
     moves = []
     for row in say[1:]:
