@@ -52,6 +52,7 @@ class Numbers(Strict):
 
     kind: Literal["numbers"] = "numbers"
     normalise: bool = True  # each feature to mean 0 and variance 1 of the training part
+    centre: bool = False  # before that, each series less its own mean
     # strided convolutions make the series so many times shorter; 1 is one linear map
     stride: Stride = 1
 
@@ -107,6 +108,7 @@ class Sound(Strict):
     bands: Annotated[int, Field(gt=0, le=512)] = 80
     window_ms: Annotated[float, Field(gt=0, le=1000)] = 25.0
     hop_ms: Annotated[float, Field(gt=0, le=1000)] = 10.0
+    centre: bool = False  # each sound less its own mean, which is that of its microphone and room
     # strided convolutions make the frames so many times fewer; 1 is one linear map
     stride: Stride = 4
     # augmentation, in training alone: bands and times that are silenced (SpecAugment), speeds

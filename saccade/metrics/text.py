@@ -57,7 +57,8 @@ def token_error_rate(
     """Edits for every 100 tokens, or characters, of the reference: Levenshtein, over the corpus.
 
     Each hypothesis is held against its closest reference, the longest of equally close ones; tokens
-    are what whitespace separates. Above 100 where hypotheses are far too long.
+    are what whitespace separates. With tokens that are words it is the word error rate of speech
+    recognition. Above 100 where hypotheses are far too long.
     """
     _check(hypotheses, references)
     cut: Callable[[str], Sequence[str]] = str.split if unit == "token" else str
@@ -90,7 +91,9 @@ def similarity(metric: str, unit: Literal["char", "token"] = "token") -> Similar
             return lambda text, others: [
                 float(bleu_one.sentence_score(text, [other]).score) for other in others
             ]
-        case "token_error":
+        case "token_error" | "word_error" | "char_error":
+            if metric != "token_error":
+                unit = "char" if metric == "char_error" else "token"
             return lambda text, others: [
                 100.0 - token_error_rate([text], [[other]], unit=unit) for other in others
             ]

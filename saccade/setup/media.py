@@ -45,6 +45,8 @@ def media_defaults(
         return chosen
     chosen["decoder"] = DECODER | {"dim": dim, "dropout": dropout}
     chosen["task"] |= _target(seen)
+    if "sound" in kinds and not seen.symbols:
+        chosen["task"]["metric"] = "word_error"
     chosen["train"] |= {"epochs": _epochs(n, 60)}
     chosen["decode"] = {
         "max_len": int(min(1000, max(20, 1.5 * seen.longest_target + 10))),

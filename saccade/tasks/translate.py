@@ -122,8 +122,12 @@ class Translate(GeneratingTask):
         if self.metric in ("bleu", "chrf"):
             found["bleu"] = metrics.bleu(texts, gold)
             found["chrf"] = metrics.chrf(texts, gold)
-        unit: Literal["char", "token"] = "char" if self.settings.target.kind == "char" else "token"
         gold = [self._as_written(targets) for targets in gold]
+        if self.metric in ("word_error", "char_error"):  # as speech recognition counts
+            found["word_error"] = metrics.token_error_rate(texts, gold, unit="token")
+            found["char_error"] = metrics.token_error_rate(texts, gold, unit="char")
+            return found | {"sequence_error": metrics.sequence_error_rate(texts, gold)}
+        unit: Literal["char", "token"] = "char" if self.settings.target.kind == "char" else "token"
         found["sequence_error"] = metrics.sequence_error_rate(texts, gold)
         found["token_error"] = metrics.token_error_rate(texts, gold, unit=unit)
         return found

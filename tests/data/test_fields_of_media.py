@@ -239,6 +239,22 @@ def test_a_faster_sound_is_shorter_and_higher(tmp_path: Path) -> None:
 # --- numbers --------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("reader", [c.Numbers(centre=True), c.Sound(centre=True)])
+def test_what_a_microphone_adds_to_every_frame_is_taken_away(reader: Any, tmp_path: Path) -> None:
+    frames = np.random.default_rng(1).normal(size=(40, 3)) * [1.0, 5.0, 0.1]
+    cells = []
+    for i, channel in enumerate([0.0, 7.0, [1.0, -2.0, 3.0]]):
+        np.save(tmp_path / f"{i}.npy", frames + channel)
+        cells.append(Cell(f"{i}.npy", str(tmp_path)))
+    fitting = (NumbersFitting if isinstance(reader, c.Numbers) else SoundFitting)(reader, 1 << 20)
+    for cell in cells:
+        fitting.look(cell)
+    rows = [fitting.field().make(cell) for cell in cells]
+    assert np.allclose(rows[0], rows[1], atol=1e-2)
+    assert np.allclose(rows[0], rows[2], atol=1e-2)
+    assert np.allclose(rows[0].astype(float).std(0), 1.0, atol=1e-2)
+
+
 def test_moments_part_by_part_are_those_of_the_whole() -> None:
     rows = np.random.default_rng(1).normal(3.0, 2.0, (100, 4))
     rows[:, 3] = 1e6  # never changes
