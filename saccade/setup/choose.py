@@ -76,10 +76,7 @@ def _with_defaults(size: str | None, raw: dict[str, Any], where: str, seen: Surv
     kind = raw["task"]["kind"]
     own = raw["task"].get("columns", {})
     media = {name: one for name, one in own.items() if one.get("kind") in SUFFIXES}
-    if media:
-        chosen = media_defaults(kind, media, len(raw["data"]["source"]) > len(media), seen)
-    else:
-        chosen = defaults(kind, seen)
+    chosen = media_defaults(kind, media, raw["data"], seen) if media else defaults(kind, seen)
     if kind == "translate" and "columns" not in raw["task"] and not raw["task"].get("joint"):
         chosen["task"]["columns"] = _tag_columns(raw["data"]["source"], seen)
     if {"steps", "epochs", "minutes"} & raw.get("train", {}).keys():
