@@ -76,7 +76,7 @@ def _reader(
     n = seen.count
     match reader.get("kind"):
         case "picture":
-            usual: dict[str, Any] = {"channels": 24, "crop": 0.1, "colour": 0.1}
+            usual: dict[str, Any] = {"channels": 24, "crop": 0.1, "zoom": 0.1, "colour": 0.1}
             return (usual if n < 100_000 else {}) | _size(name, reader, data, seen) | reader
         case "sound":
             usual = {"band_masks": 2, "time_masks": 2, "time_share": 0.05}
