@@ -53,7 +53,8 @@ def media_defaults(
         return chosen
     chosen["decoder"] = DECODER | {"dim": dim, "dropout": dropout}
     chosen["task"] |= _target(kinds, seen)
-    chosen["train"] |= {"epochs": _epochs(n, 60)}
+    scale = 4000.0 if "picture" in kinds else 2000.0
+    chosen["train"] |= {"epochs": _epochs(seen.targets, 60, scale)}
     chosen["decode"] = {
         "max_len": int(min(1000, max(20, 1.5 * seen.longest_target + 10))),
         "max_ratio": 100.0,  # a picture's cells and a sound's frames say little of a text's length
@@ -150,5 +151,5 @@ def _target(kinds: set[str], seen: Survey) -> dict[str, Any]:
     return {"target": {"kind": "bpe", "size": pieces}, "metric": "bleu"}
 
 
-def _epochs(n: int, most: int) -> int:
-    return int(min(most, max(4, round(2000 / sqrt(max(n, 1))))))
+def _epochs(n: int, most: int, scale: float = 2000.0) -> int:
+    return int(min(most, max(4, round(scale / sqrt(max(n, 1))))))

@@ -27,6 +27,7 @@ class Survey:
     """What the training examples look like."""
 
     count: int = 0
+    targets: int = 0  # of all examples, of which one may have several
     characters: int = 0  # of all sources
     last_full: int = 0  # the number, from 0, of the last example that is not blank
     seed: int | None = None  # of the hashes of sources
@@ -104,6 +105,7 @@ def survey(
             seen.lowest_hash = min(seen.lowest_hash, number)
             seen.highest_hash = max(seen.highest_hash, number)
         seen.count += 1
+        seen.targets += len(row.references)
         seen.characters += sum(map(len, row.source)) + 1
         if seen.count > CLOSE_EXAMPLES:
             continue
