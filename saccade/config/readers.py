@@ -76,6 +76,7 @@ class Picture(Strict):
     blocks: Annotated[int, Field(gt=0, le=16)] = 1  # of the CNN, each time it halves the picture
     # augmentation, in training alone
     crop: Annotated[float, Field(ge=0.0, le=0.5)] = 0.0  # moved by up to this share of its sides
+    zoom: Annotated[float, Field(ge=0.0, le=0.5)] = 0.0  # each side scaled by up to this share
     flip: bool = False  # half of the pictures are mirrored
     colour: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0  # brightness, contrast and saturation
 

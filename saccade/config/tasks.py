@@ -127,9 +127,9 @@ class Translate(TaskSettings):
     fusion: Literal["early", "late"] = "early"
     joint: bool = False  # one vocabulary, trained on both sides, and one embedding table
     # the best model is by this
-    metric: Literal["bleu", "chrf", "sequence_error", "token_error", "word_error", "char_error"] = (
-        "bleu"
-    )
+    metric: Literal[
+        "bleu", "chrf", "cider", "sequence_error", "token_error", "word_error", "char_error"
+    ] = "bleu"
 
     def texts(self, names: Sequence[Column]) -> list[Source]:
         if self.joint:

@@ -50,7 +50,7 @@ def hear(task: Translate, network: Generator, source: Source, target: str) -> He
             memory = network.encode(batch.sources)
             assert memory is not None
             log_probs = network.monotone(memory)[0]
-        ids = corpus.target[0][1:-1]  # without the marks at both ends
+        ids = corpus.tokens[0][1:-1]  # without the marks at both ends
         places = best_path(log_probs, ids, network.monotone.blank)
         if places is not None:
             spoken = [(seconds * first, seconds * end) for first, end in places]

@@ -358,6 +358,13 @@ class Run:
                 due = line + 1
             yield row.source if isinstance(row, Example) else ("",)
 
+    def source_of(self, item: str | Sequence[str]) -> tuple[str, ...]:
+        """The columns of one input, with the whole path of each that is media."""
+        query = self._query(item, 1, "", None, "the input")
+        if query.problem:
+            raise DataError(query.problem)
+        return query.source
+
     def evaluate(
         self,
         *data: Any,

@@ -80,7 +80,7 @@ def _with_defaults(size: str | None, raw: dict[str, Any], where: str, seen: Surv
     numbers = issubclass(c.TASKS[kind], c.NumberTask)
     like = "classify" if numbers else kind  # what reads the source is the same
     if media:
-        chosen = media_defaults(like, media, len(raw["data"]["source"]) > len(media), seen)
+        chosen = media_defaults(like, media, raw["data"], seen)
     else:
         chosen = defaults(like, seen)
         if raw["data"].get("units") == "characters":

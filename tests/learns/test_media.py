@@ -10,7 +10,7 @@ from saccade.data.corpora import Examples
 from tests import media
 
 SMALL_PICTURE: dict[str, Any] = {
-    "height": 16, "width": 16, "cell": 8, "channels": 16, "crop": 0.0, "colour": 0.0,
+    "height": 16, "width": 16, "cell": 8, "channels": 16, "crop": 0.0, "zoom": 0.0, "colour": 0.0,
 }  # fmt: skip
 PLAIN = {"train.processes": 1, "train.average": 0.0, "train.warmup": 10, "train.rate": 5e-3}
 QUIET = {"encoder.dropout": 0.0, "encoder.dim": 32}

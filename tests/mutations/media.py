@@ -7,7 +7,37 @@ LAWS = "tests/laws/test_media.py"
 COMMANDS = "tests/cli/test_media.py"
 CTC = "tests/decoding/test_ctc.py"
 
+CAPTIONS = "tests/metrics/test_caption_metrics.py"
+
 MEDIA = (
+    Mutation(
+        "captions: CIDEr counts a repeated n-gram again",
+        "saccade/metrics/captions.py",
+        "min(weight, other) * other",
+        "weight * other",
+        (f"{CAPTIONS}::test_a_repeated_ngram_gains_nothing",),
+    ),
+    Mutation(
+        "captions: punctuation counts",
+        "saccade/metrics/captions.py",
+        "if any(map(str.isalnum, word))]",
+        "if word]",
+        (f"{CAPTIONS}::test_case_and_punctuation_do_not_count",),
+    ),
+    Mutation(
+        "captions: a path begins with the question's positions",
+        "saccade/inspect/captions.py",
+        "alignment.mean[:, span.start : span.stop]",
+        "alignment.mean[:, : len(span)]",
+        ("tests/inspect/test_captions.py::test_the_cells_stand_after_a_question",),
+    ),
+    Mutation(
+        "pictures: small ones are scaled up",
+        "saccade/setup/media.py",
+        "side = min(64, wide, high)",
+        "side = 64",
+        ("tests/setup/test_pictures.py::test_pictures_are_not_scaled_up_and_strips_stay_strips",),
+    ),
     Mutation(
         "stems: a strided convolution sees padding",
         "saccade/nn/stems.py",
