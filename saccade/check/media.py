@@ -15,6 +15,7 @@ import numpy as np
 from saccade import config as c
 from saccade.check.findings import Finding, Group, error
 from saccade.check.tally import MIN_ROWS, longest_usual
+from saccade.data.cells import vector_place
 from saccade.data.kinds import cell_of
 from saccade.data.lines import Defect, Example
 from saccade.data.media import Cell, required
@@ -85,7 +86,7 @@ def vector_findings(data: c.Data, rows: Iterator[Example | Defect]) -> Iterator[
         count += 1
         if isinstance(row, Example):
             first = first or row.where
-            numbers = json.loads(row.source[data.source.index(c.VECTOR)])
+            numbers = json.loads(row.source[vector_place(data) or 0])
             least, most = np.minimum(least, numbers), np.maximum(most, numbers)
         elif row.code == "number":
             gaps[row.message.partition(" is ")[0]].add(row.where, row.message)

@@ -40,6 +40,12 @@ def scored_labels(labels: Sequence[str], mask: str | None, ignore: str) -> tuple
     return tuple(UNSCORED if mark == "0" or one == ignore else one for one, mark in pairs)
 
 
+def vector_place(data: c.Data) -> int | None:
+    """Which of the sources is a vector of several columns; None if none is."""
+    there = bool(data.vector) and c.VECTOR in data.source
+    return data.source.index(c.VECTOR) if there else None
+
+
 def source_columns(data: c.Data) -> tuple[c.Column, ...]:
     """The columns of a file that are read as sources: a vector is several."""
     each = (data.vector if data.vector and one == c.VECTOR else (one,) for one in data.source)
@@ -48,9 +54,9 @@ def source_columns(data: c.Data) -> tuple[c.Column, ...]:
 
 def with_vector(cells: tuple[str, ...], data: c.Data) -> tuple[str, ...]:
     """The sources that cells of these columns make: those of a vector are one list of numbers."""
-    if not data.vector or c.VECTOR not in data.source:
+    first = vector_place(data)
+    if first is None:
         return cells
-    first = data.source.index(c.VECTOR)
     last = first + len(data.vector)
     for column, cell in zip(data.vector, cells[first:last], strict=True):
         if not is_number(cell):
@@ -58,6 +64,23 @@ def with_vector(cells: tuple[str, ...], data: c.Data) -> tuple[str, ...]:
             raise CellError("number", f"column {column!r} {what}")
     vector = json.dumps([float(cell) for cell in cells[first:last]])
     return (*cells[:first], vector, *cells[last:])
+
+
+def vector_input(item: str | Sequence[str], data: c.Data) -> tuple[tuple[str, ...], int]:
+    """The sources of an input that holds a vector, and how many there should be.
+
+    Cells stand between tabs; those of a vector alone may stand as in CSV. The vector may also be a
+    list already, as an example has it.
+    """
+    alone = isinstance(item, str) and len(data.source) == 1 and "\t" not in item
+    between = ("," if ";" not in item else ";") if alone and item[:1] != "[" else "\t"
+    cells = tuple(item.split(between)) if isinstance(item, str) else tuple(item)
+    place = vector_place(data)
+    if place is None or (place < len(cells) and cells[place][:1] == "["):
+        return cells, len(data.source)
+    if len(cells) != len(source_columns(data)) or not any(cells):
+        return cells, len(source_columns(data))
+    return with_vector(cells, data), len(data.source)
 
 
 def is_number(cell: str) -> bool:

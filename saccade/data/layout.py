@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from saccade import config as c
-from saccade.data.cells import is_number, source_columns
+from saccade.data.cells import source_columns
+from saccade.data.columns import are_numbers, find_number_target, find_spelled, find_vector
 from saccade.data.detect import (
     CALLED,
-    TARGETS,
-    are_numbers,
     is_media,
     media_columns,
     target_beside,
@@ -31,15 +30,13 @@ from saccade.data.lines import (
     listed,
 )
 from saccade.data.memory import Memory
-from saccade.data.tables import MISSING, SEPARATORS, has_header, is_quoted, records, separator_of
+from saccade.data.tables import SEPARATORS, has_header, is_quoted, records, separator_of
 from saccade.errors import DataError
 
 SAMPLE_LINES = 1000  # that are looked at
-MANY_NUMBERS = 4  # columns of whole numbers, from which a table is none of words
 SOURCE_KEYS = """sentence1+sentence2 premise+hypothesis question1+question2 source src text sentence
     input question prompt document review tokens words"""  # the usual keys, the surest first
 TARGET_KEYS = "target tgt label output answer summary response class category intent sentiment tags"
-NUMBER_KEYS = "target tgt y value values series strokes numbers score label output"
 
 Format = Literal["tsv", "csv", "lines", "jsonl", "conllu", "columns", "text"]
 Columns: TypeAlias = dict[c.Column, list[str]]
@@ -320,17 +317,21 @@ def _roles(
     """Which columns are the source, which is the target, and so which task it is."""
     of_numbers = labelled and kind is not None and c.TASKS[kind].target_type == "numbers"
     if of_numbers and data.target is None:
-        data = data.model_copy(update={"target": _number_target(columns, data, name)})
-    found = _character_roles(form, columns, data, kind) or _vector_roles(form, columns, data, kind)
-    if found is not None and labelled:
-        return found
+        free = {key: cells for key, cells in columns.items() if key not in data.source}
+        if (target := find_number_target(free)) is None:
+            what = f"which is the target? No column of {listed(free)} is numbers"
+            raise FileError("key", name, what)
+        data = data.model_copy(update={"target": target})
+    for look in (_character_roles, _vector_roles) if labelled else ():
+        if (found := look(form, columns, data, kind)) is not None:
+            return found
     media = media_columns(columns)
     if data.vector:
         if strangers := [column for column in data.vector if column not in columns]:
             there = f"no column {strangers[0]!r} in {listed(columns)}"
             raise FileError("column", name, there, 1)
         columns = {key: columns[key] for key in columns if key not in data.vector}
-        words = {key: cells for key, cells in columns.items() if not _are_numbers(cells)}
+        words = {key: cells for key, cells in columns.items() if not are_numbers(cells)}
         if len(words) == 1 and not data.source and data.target is None:
             columns = words  # the target; other numbers are left out
         columns, media = columns | {c.VECTOR: []}, media_columns(columns) | {c.VECTOR: "numbers"}
@@ -410,100 +411,42 @@ def _media_roles(
 
 
 def _vector_roles(form: Format, columns: Columns, data: c.Data, kind: str | None) -> Layout | None:
-    """The layout of a table of numbers, where they are one source; None of any other table.
-
-    Digits may be text, as in dates and sums: some number has a fraction, or the target is a label
-    and there are many columns, or numbers. The target of a text comes last, or has a usual name.
-    """
+    """The layout of a table of numbers, where they are one source; None of any other table."""
     wanted = c.TASKS[kind].target_type if kind else None
     if data.source or data.vector or form == "lines" or wanted in ("none", "labels"):
         return None
     used = [column for column in columns if not _is_counter(columns[column])]
-    numbers = [column for column in used if _are_numbers(columns[column])]
-    rest = [column for column in used if column not in numbers]
-    usual = [column for column in used if str(column).casefold() in TARGETS.split()]
-    target = data.target
-    if target is None:
-        labels = [column for column in used if _are_labels(columns[column])]
-        target = next(iter(rest or usual or labels[-1:]), None)
-    vector = tuple(column for column in numbers if column != target)
-    few = len(vector) < (1 if wanted == "numbers" else 2)
-    if target is None or set(rest) - {target} or few:
+    labels = [column for column in used if _are_labels(columns[column])]
+    found = find_vector(columns, used, labels, data.target, wanted)
+    if found is None:
         return None
-    values = columns.get(target, [])
-    is_label = wanted == "label" or (wanted is None and _are_labels(values))
-    fractions = any("." in cell for column in vector for cell in columns[column])
-    named = target in (data.target, used[-1], *usual)
-    sure = wanted == "numbers"
-    if not (sure or fractions or (is_label and len(vector) >= MANY_NUMBERS)):
-        return None
-    if not (sure or is_label) and (target in numbers or not named):
-        return None
-    task = kind or USUAL_TASK["label" if is_label else "text"]
-    thing = "different label" if is_label else "number" if sure else "different text"
-    what = counted(len(set(values)), thing)
-    said = f"{counted(len(vector), 'column')} of numbers are one vector (if not: set data.source)"
-    reason = f"{said}, {target!r} has {what} in {counted(len(values), 'line')}: {task}"
+    task = kind or USUAL_TASK["label" if found.is_label else "text"]
+    values = columns[found.target]
+    thing = "different label" if found.is_label else "different text"
+    what = counted(len(set(values)), "number" if wanted == "numbers" else thing)
+    many = counted(len(found.columns), "column")
+    said = f"{many} of numbers are one vector (if not: set data.source)"
+    reason = f"{said}, {found.target!r} has {what} in {counted(len(values), 'line')}: {task}"
     media = ((c.VECTOR, "numbers"),)
-    return Layout(form, task, (c.VECTOR,), target, reason, media=media, vector=vector)
-
-
-def _are_numbers(values: list[str]) -> bool:
-    """Whether these are numbers, but for a few, and for gaps."""
-    full = [value for value in values if value.strip().casefold() not in MISSING]
-    return len(full) > 0.5 * len(values) and sum(map(is_number, full)) >= 0.95 * len(full)
+    source = (c.VECTOR,)
+    return Layout(form, task, source, found.target, reason, media=media, vector=found.columns)
 
 
 def _character_roles(
     form: Format, columns: Columns, data: c.Data, kind: str | None
 ) -> Layout | None:
-    """The layout where each character of one column has a label in another; None of any other.
-
-    Both are written without blanks, and equally long; a column of 0 and 1 beside them is a mask.
-    """
+    """The layout where each character of a column has a label; None of any other."""
     if kind is None or c.TASKS[kind].target_type != "labels" or data.units == "words":
         return None
-    lengths = {key: [_unbroken(cell) for cell in cells] for key, cells in columns.items()}
-    marks = {key: sum(set(cell) <= {"0", "1"} for cell in columns[key]) for key in columns}
-    binary = [key for key, cells in columns.items() if marks[key] >= 0.9 * len(cells)]
-
-    def alike(a: c.Column, b: c.Column) -> bool:
-        pairs = list(zip(lengths.get(a, ()), lengths.get(b, ()), strict=False))
-        even = sum(one == other > 0 for one, other in pairs) >= 0.9 * len(pairs)
-        return a != b and even and any(one > 1 for one, _ in pairs)
-
-    sources = data.source[:1] or tuple(key for key in columns if key not in binary)
-    masks = [key for key in binary if key not in (*data.source, data.target)]
-    targets = [key for key in columns if key not in masks] + masks  # of two values, if no other is
-    targets = [data.target] if data.target is not None else targets
-    for source in sources:
-        even = [key for key in targets if alike(source, key)]
-        letters = [key for key in even if key not in masks]
-        if even:
-            target = (letters or even)[-1]
-            mask = data.mask or next((key for key in masks if alike(target, key)), None)
-            said = f"{target!r} has a label for each character of {source!r}"
-            said += f", {mask!r} says which are scored" if mask is not None else ""
-            reason = f"{said}: {kind}"
-            return Layout(form, kind, (source,), target, reason, units="characters", mask=mask)
-    return None
-
-
-def _unbroken(cell: str) -> int:
-    """The length of a text without blanks and brackets; 0 of any other."""
-    text = cell.strip()
-    return 0 if " " in text or text[:1] == "[" else len(text)
-
-
-def _number_target(columns: Columns, data: c.Data, name: str) -> c.Column:
-    """The column that holds numbers to be learned: by its name, or the last one of numbers."""
-    free = {key: cells for key, cells in columns.items() if key not in data.source}
-    found = [key for key, cells in free.items() if are_numbers(cells)]
-    named = {str(key).casefold(): key for key in found}
-    usual = next((named[key] for key in NUMBER_KEYS.split() if key in named), None)
-    if usual is None and not found:
-        raise FileError("key", name, f"which is the target? No column of {listed(free)} is numbers")
-    return found[-1] if usual is None else usual
+    found = find_spelled(columns, data)
+    if found is None:
+        return None
+    said = f"{found.target!r} has a label for each character of {found.source!r}"
+    if found.mask is not None:
+        said += f", {found.mask!r} says which are scored"
+    source, units = (found.source,), "characters"
+    reason = f"{said}: {kind}"
+    return Layout(form, kind, source, found.target, reason, units=units, mask=found.mask)
 
 
 def _are_labels(values: list[str]) -> bool:

@@ -226,8 +226,9 @@ def _aligned(names: list[str], data: c.Data, target_type: c.TargetType, labelled
             *texts, mask = texts
         source, target = (texts[:-1], texts[-1]) if labelled else (texts, None)
         made = _example(tuple(source), target, data, target_type, used[0], number, mask=mask)
-        if isinstance(made, Defect) and made.code == "blank-target":
-            made = defect_at(made.code, used[-1], number, made.message, made.text)
+        others = {"blank-target": used[len(texts) - 1], "mask": used[-1]}
+        if isinstance(made, Defect) and made.code in others:
+            made = defect_at(made.code, others[made.code], number, made.message, made.text)
         yield made
 
 

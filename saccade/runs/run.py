@@ -20,7 +20,7 @@ from typing import Any, cast, overload
 import torch
 
 from saccade import config as c
-from saccade.data.cells import CellError, source_columns, with_vector, words_of
+from saccade.data.cells import CellError, vector_input, words_of
 from saccade.data.detect import is_media
 from saccade.data.digest import digest
 from saccade.data.lines import Defect, Example
@@ -472,24 +472,19 @@ class Run:
     def _source(self, item: Any, place: str) -> tuple[str, ...]:
         """The columns of one input, as training read them; `place` is where it is, for messages."""
         data = self.config.data
-        if data.vector and isinstance(item, Sequence) and not isinstance(item, str):
+        if data.vector and isinstance(item, list | tuple):
             item = [str(one) if isinstance(one, int | float) else one for one in item]
         if not isinstance(item, Sequence) or not all(isinstance(text, str) for text in item):
             raise DataError(f"{place}: expected a text, or a tuple of texts, found {item!r:.80}")
         if self.config.task.kind == "tag":
             return words_of(item, data.units) if isinstance(item, str) else tuple(item)
-        tabs = data.format == "tsv" or len(data.source) > 1 or data.vector
-        between = "\t"
-        if data.vector and len(data.source) == 1 and "\t" not in item and item[:1] != "[":
-            between = ";" if ";" in item else ","  # a row of a CSV file
-        columns = item.split(between) if isinstance(item, str) and tabs else item
+        tabs = data.format == "tsv" or len(data.source) > 1
+        columns = item.split("\t") if isinstance(item, str) and tabs else item
         source = (columns,) if isinstance(columns, str) else tuple(columns)
-        wanted, found = max(len(source_columns(data)), 1), len(source)
-        first = data.source.index(c.VECTOR) if data.vector else 0
-        if data.vector and found > first and source[first][:1] == "[":  # a list, as an example has
-            wanted = len(data.source)
-        elif data.vector and found == wanted:
-            return with_vector(source, data)
+        wanted = max(len(data.source), 1)
+        if data.vector:
+            source, wanted = vector_input(item, data)
+        found = len(source)
         if any(source) and found != wanted:
             advice = "put a tab between two columns"
             if found > wanted:

@@ -49,8 +49,6 @@ def keep_examples(
         files[name] = [str(path)]
     if folders:  # a program names its files itself: they are permitted, and no others
         columns["root"] = table.get("root") or os.path.commonpath(folders)
-    table = {key: value for key, value in table.items() if key != "mask"}  # it is in the labels
-    columns.pop("mask", None)
     task = task | {"kind": layout.task}
     if media:
         task["columns"] = tables_of(dict(layout.media), task.get("columns", {}))
@@ -71,7 +69,10 @@ def _record(row: Example, data: c.Data) -> dict[str, Any]:
     """The columns of an example, by their name or number."""
     if isinstance(row.target, tuple):
         labels = [None if label == UNSCORED else label for label in row.target]
-        return {str(data.source[0]): row.source, str(data.target): labels}
+        tagged: dict[str, Any] = {str(data.source[0]): row.source, str(data.target): labels}
+        if data.mask is not None:
+            tagged[str(data.mask)] = [int(label is not None) for label in labels]
+        return tagged
     record: dict[str, Any] = dict(zip(map(str, data.source), row.source, strict=True))
     if data.vector:
         numbers = json.loads(record.pop(c.VECTOR))

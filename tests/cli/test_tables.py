@@ -131,6 +131,8 @@ def test_labels_that_are_not_scored_survive_in_memory(tmp_path: Path) -> None:
     chosen |= {"task.kind": "tag", "train.steps": 3, "train.processes": 1, "encoder.dim": 16}
     run = saccade.train(rows, out=tmp_path / "run", settings=chosen, quiet=True)
     assert run.task.labels.labels == ("X",)  # type: ignore[attr-defined]
+    assert run.evaluate(rows)["accuracy"] == 100  # of the only label that is scored
+    assert [count for _, count in run.score(rows[:3])] == [1, 2, 3]
 
 
 MISTAKES = {

@@ -144,3 +144,8 @@ def test_aligned_files_have_their_mask_in_a_third(tmp_path: Path) -> None:
     first, _ = read(files, Data(), "tag")
     assert isinstance(first, Example)
     assert (first.source, first.target) == (tuple("MKV"), ("H", UNSCORED, "C"))
+    data = Data(source=(1,), target=2, mask=3, units="characters")
+    write(tmp_path, "101\n1\n", "a.mask")
+    _, odd = read(files, data, "tag")
+    assert isinstance(odd, Defect)
+    assert str(odd).startswith(f"{tmp_path / 'a.mask'}:2: 2 labels, but a mask of 1 mark;")

@@ -36,7 +36,12 @@ def test_strokes_are_read_as_they_are(tmp_path: Path) -> None:
 
 def test_no_table_of_texts_is_one_of_numbers() -> None:
     vectors = {}
-    names = [*ROOT.glob("*/*.tsv"), *ROOT.glob("*/*.tsv.gz"), *ROOT.glob("*/*.jsonl")]
+    names = [
+        *ROOT.glob("*/*.tsv"),
+        *ROOT.glob("*/*.tsv.gz"),
+        *ROOT.glob("*/*.jsonl"),
+        *ROOT.glob("*/*.csv*"),
+    ]
     for path in sorted(names):
         try:
             vectors[path.name] = detect_layout([path], c.Data()).vector

@@ -6,15 +6,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
 from saccade.config import parse
 from saccade.data.batches import Batch
+from saccade.errors import CheckpointError
 from saccade.models.build import build
 from saccade.models.networks import Tagger
 from saccade.nn.padded import UNSCORED_ID, Padded, pad
+from saccade.runs import files
 from saccade.runs.run import Run, load
 from saccade.setup.choose import fill_config, gather
 from saccade.setup.prepare import reopen
@@ -187,6 +190,19 @@ def test_the_corpus_of_a_run_keeps_the_mask(tmp_path: Path) -> None:
     corpus = reopen(run.config, run.folder).train
     assert corpus.target.ids.min() == UNSCORED_ID
     assert corpus.sources[0].ids.min() >= 0  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("column", "number"), [("source", -1), ("target", -2)])
+def test_no_other_id_is_below_all(column: str, number: int, tmp_path: Path) -> None:
+    run = trained(as_mask(tmp_path), tmp_path / "run")
+    assert run.evaluate()["loss"] > 0
+    (run.folder / "data" / files.MANIFEST).unlink()
+    (path,) = (run.folder / "data").glob(f"dev.{column}*.ids")
+    ids = np.fromfile(path, np.int32)
+    ids[0] = number
+    ids.tofile(path)
+    with pytest.raises(CheckpointError, match="does not fit this run"):
+        run.evaluate()
 
 
 def test_accuracy_is_that_of_the_scored_labels(tmp_path: Path) -> None:

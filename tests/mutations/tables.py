@@ -36,15 +36,15 @@ TABLES = (
         (f"{CHARACTERS}::test_strings_as_long_as_their_labels_are_read_by_character",),
     ),
     Mutation(
-        "layout: a broken mask is taken for labels",
-        "saccade/data/layout.py",
+        "columns: a broken mask is taken for labels",
+        "saccade/data/columns.py",
         "if marks[key] >= 0.9 * len(cells)",
         "if marks[key] == len(cells)",
         (f"{CHARACTERS}::test_lengths_that_differ_are_told_with_their_line",),
     ),
     Mutation(
-        "layout: any digits are numbers",
-        "saccade/data/layout.py",
+        "columns: any digits are numbers",
+        "saccade/data/columns.py",
         "if not (fractions or (is_label and len(vector) >= MANY_NUMBERS)):",
         "if not vector:",
         (
