@@ -2,7 +2,8 @@
 
 from tests.mutations.media import MEDIA
 from tests.mutations.networks import MODELS, NN
+from tests.mutations.numbers import NUMBERS
 from tests.mutations.searches import DECODING
 from tests.mutations.trainings import MEASURES, TRAINING
 
-MUTATIONS = (*NN, *MODELS, *DECODING, *TRAINING, *MEASURES, *MEDIA)
+MUTATIONS = (*NN, *MODELS, *DECODING, *TRAINING, *MEASURES, *MEDIA, *NUMBERS)
