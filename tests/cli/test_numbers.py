@@ -86,6 +86,15 @@ def test_without_numbers_there_is_no_target(tmp_path: Path, call: Call) -> None:
 # --- what a run can do ----------------------------------------------------------------------------
 
 
+def test_each_letter_of_a_text_may_have_a_number(tmp_path: Path) -> None:
+    rows = [{"text": f"MK {'VLA'[i % 3] * (1 + i % 7)}", "y": [*range(3 + i % 7)]}
+            for i in range(60)]  # fmt: skip
+    path = number_files.write_jsonl(tmp_path / "p.jsonl", rows)
+    chosen = {"task.kind": "regress", "task.per_position": True, "task.tokenizer.kind": "char"}
+    run = saccade.train(path, out=tmp_path / "run", settings=QUICK | chosen, quiet=True)
+    assert len(json.loads(run.predict("MK V").text)) == 3
+
+
 def test_one_number_is_printed_plainly_and_more_as_a_list(runs: dict[str, Path]) -> None:
     said = shell("predict", runs["sums"], stdin="1 plus 2\n\n3 plus 4\n").stdout.split("\n")
     assert said[1] == ""
