@@ -269,7 +269,10 @@ def evaluate(
 def score(
     run: RunFolder, data: Data, settings: DecodeSettings = None, as_json: AsJson = False
 ) -> None:
-    """Print log p of each target. A line for each example: log p, tokens, perplexity."""
+    """Print log p of each target. A line for each example: log p, tokens, perplexity.
+
+    Of numbers: log p, rows, nats a row.
+    """
     from math import exp
 
     from saccade.runs.machine import tune_malloc
@@ -281,18 +284,20 @@ def score(
     model = load(run)
     _decode(settings, None, False)
     model.root = _root(settings)
+    numbers = model.config.task.target_type == "numbers"
+    things, measure = ("rows", "nats") if numbers else ("tokens", "perplexity")
+
+    def measured(log_p: float, count: int) -> float:
+        nats = -log_p / max(count, 1)
+        return nats if numbers else exp(min(nats, 700.0))
+
     for log_p, count in model.score(*data):
         total, tokens = total + log_p, tokens + count
-        perplexity = exp(min(-log_p / max(count, 1), 700.0))
         if as_json:
-            record = {"log_p": log_p, "tokens": count, "perplexity": perplexity}
-            print(json.dumps(record))
+            print(json.dumps({"log_p": log_p, things: count, measure: measured(log_p, count)}))
         else:
-            print(f"{log_p:.4f}\t{count}\t{perplexity:.4f}")
-    say(
-        f"{total:.4f} for {tokens:,} tokens: "
-        f"perplexity {exp(min(-total / max(tokens, 1), 700)):.4f}"
-    )
+            print(f"{log_p:.4f}\t{count}\t{measured(log_p, count):.4f}")
+    say(f"{total:.4f} for {tokens:,} {things}: {measure} {measured(total, tokens):.4f}")
 
 
 @app.command()

@@ -14,7 +14,7 @@ from saccade.data.numbers import Moments
 from saccade.data.targets import rows_of, target_cell
 from saccade.errors import DataError
 
-FAR_DEVIATIONS = 30.0  # from the mean of a column: such a number weighs a thousand times another
+FAR = 30.0  # times the range of the middle half, beyond it: such a number outweighs all others
 
 
 def number_findings(
@@ -53,12 +53,12 @@ def number_findings(
     spread = np.sqrt(moments.squares / np.maximum(moments.count, 1))
     for i in np.flatnonzero((spread == 0.0) | (moments.count == 0)):
         groups["constant-number"].add(first, f"number {i + 1} is the same in all examples")
-    for where, ends in extremes:
-        if ends.shape[1] != len(spread):
-            continue
-        apart = np.abs(ends - moments.mean) / np.where(spread > 0, spread, np.inf)
-        if np.nanmax(apart, initial=0.0) > FAR_DEVIATIONS:
-            far = ends.flat[int(np.nanargmax(apart))]
-            groups["far-number"].add(where, f"{far:g} is far from all others")
+    same = [(where, ends) for where, ends in extremes if ends.shape[1] == len(spread)]
+    low, high = np.nanquantile(np.concatenate([ends for _, ends in same]), (0.25, 0.75), 0)
+    reach = FAR * np.where(high > low, high - low, np.inf)
+    for where, ends in same:
+        far = ends[(ends < low - reach) | (ends > high + reach)]
+        if len(far):
+            groups["far-number"].add(where, f"{far[0]:g} is far from all others")
     for code, group in groups.items():
         yield group.finding(code)

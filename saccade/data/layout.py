@@ -317,11 +317,11 @@ def _roles(
     """Which columns are the source, which is the target, and so which task it is."""
     of_numbers = labelled and kind is not None and c.TASKS[kind].target_type == "numbers"
     if of_numbers and data.target is None:
-        free = {key: cells for key, cells in columns.items() if key not in data.source}
-        if (target := find_number_target(free)) is None:
-            what = f"which is the target? No column of {listed(free)} is numbers"
+        others = {key: cells for key, cells in columns.items() if key not in data.source}
+        if (number := find_number_target(others)) is None:
+            what = f"which is the target? No column of {listed(others)} is numbers"
             raise FileError("key", name, what)
-        data = data.model_copy(update={"target": target})
+        data = data.model_copy(update={"target": number})
     for look in (_character_roles, _vector_roles) if labelled else ():
         if (found := look(form, columns, data, kind)) is not None:
             return found

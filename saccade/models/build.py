@@ -373,6 +373,9 @@ def init_weights(network: nn.Module) -> None:
                     nn.init.zeros_(module.bias)
             case nn.LayerNorm() | nn.RMSNorm() | nn.GroupNorm():
                 module.reset_parameters()
+    for module in network.modules():
+        if isinstance(module, distributions.Mixture):
+            module.spread_means()
 
 
 def _init_recurrent(layer: nn.RNNBase) -> None:

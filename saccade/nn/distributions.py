@@ -161,6 +161,13 @@ class Mixture(Distribution):
         self.components, self.draws = components, size + 1
         self.output = Linear(dim, components * (1 + 2 * len(self.real) + len(self.binary)))
 
+    @torch.no_grad()
+    def spread_means(self) -> None:
+        """Let the means begin apart, as the data is: alike, the components would learn alike."""
+        assert isinstance(self.output, nn.Linear)
+        each = self.output.bias[self.components :].view(self.components, -1)
+        each[:, : len(self.real)].normal_()
+
     def _parts(self, raw: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Logits of weights (*B, K), means and deviations (*B, K, real), log-odds (*B, K, ...)."""
         K, R = self.components, len(self.real)

@@ -329,7 +329,8 @@ class Run:
         """Refuse a prefix that no answer can begin with."""
         if not isinstance(self.task, GeneratingTask):
             kind = self.config.task.kind
-            raise ConfigError(f"the task '{kind}' gives labels, which take no prefix: leave it out")
+            said = "numbers" if isinstance(self.config.task, c.NumberTask) else "labels"
+            raise ConfigError(f"the task '{kind}' gives {said}, which take no prefix: leave it out")
         output = self.task.output
         if output.specials.unk in output.encode([prefix])[0]:
             raise ConfigError(f"the prefix {prefix!r} holds what the model has no token for")

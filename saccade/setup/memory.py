@@ -10,6 +10,7 @@ from typing import Any
 from saccade import config as c
 from saccade.config.readers import Strict
 from saccade.config.toml import validate
+from saccade.data.detect import is_media
 from saccade.data.layout import detect_layout
 from saccade.data.lines import UNSCORED, Example
 from saccade.data.memory import Memory
@@ -36,6 +37,7 @@ def keep_examples(
     columns = {key: value for key, value in layout.settings.items() if value is not None}
     files = {}
     media = [data.source.index(column) for column, _ in layout.media]
+    numbers = issubclass(c.TASKS[layout.task], c.NumberTask)  # a target may be a path, too
     folders: set[str] = set()  # of the media that the examples name
     folder.mkdir(exist_ok=True)
     for name, rows in (("train", train), ("dev", dev)):
@@ -45,6 +47,9 @@ def keep_examples(
         with path.open("w", encoding="utf-8", newline="\n") as file:
             for row in examples(rows, data, layout.task):
                 row, folders = _located(row, media, folders)
+                if numbers and is_media(str(row.target)):
+                    named = os.path.abspath(str(row.target))
+                    row, folders = replace(row, target=named), folders | {os.path.dirname(named)}
                 file.write(json.dumps(_record(row, data), ensure_ascii=False) + "\n")
         files[name] = [str(path)]
     if folders:  # a program names its files itself: they are permitted, and no others

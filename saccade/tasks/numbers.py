@@ -3,19 +3,22 @@
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from saccade import config as c
+from saccade.data.corpora import Array
 from saccade.data.fields import Text
 from saccade.data.kinds import Readable, cell_of, counting, fitted, load_field
 from saccade.data.lines import Example, Target
 from saccade.data.media import Cell
 from saccade.data.targets import TargetFitting, TargetNumbers, target_cell
 from saccade.errors import CheckpointError
+from saccade.metrics.numbers import mae, r2, rmse
+from saccade.nn.distributions import Distribution
 from saccade.tasks.task import Task, count_columns
 
 
@@ -83,7 +86,7 @@ class NumberTask(Task):
         scale = self.log_scale.to(values.device)
         return -(nll + ((~values.isnan()) * scale).sum(-1))
 
-    def own_units(self, values: Tensor) -> Any:
+    def own_units(self, values: Tensor) -> Array:
         """Scaled numbers in units of their own."""
         return self.target.restored(values.double().cpu().numpy())
 
@@ -93,6 +96,30 @@ def _cell(row: Example, target: Target | None, root: str) -> Cell:
     return target_cell(str(target), place.folder, place.root, place.where)
 
 
-def stacked(rows: Sequence[Any]) -> Any:
-    """Arrays (n, F), one after the other."""
-    return np.concatenate([np.atleast_2d(row) for row in rows])
+class Tally:
+    """How likely the right rows of numbers are, and how far the means are from them."""
+
+    def __init__(self, task: NumberTask, distribution: Distribution):
+        self.task, self.distribution = task, distribution
+        self.nll, self.log_p, self.count = 0.0, 0.0, 0
+        self.means: list[Array] = []
+        self.right: list[Array] = []
+
+    def add(self, raw: Tensor, values: Tensor) -> None:
+        """Add rows: what was said of them (N, n), and what they are (N, F)."""
+        nll = self.distribution.nll(raw, values)
+        self.nll += float(nll.sum())
+        self.log_p += float(self.task.log_p(nll, values).sum())
+        self.count += int((~values.isnan()).any(-1).sum())
+        self.means.append(self.task.own_units(self.distribution.mean(raw)))
+        self.right.append(self.task.own_units(values))
+
+    def metrics(self) -> dict[str, float]:
+        means, right = np.concatenate(self.means), np.concatenate(self.right)
+        return {
+            "loss": self.nll / max(self.count, 1),
+            "nats": -self.log_p / max(self.count, 1),
+            "rmse": rmse(means, right),
+            "mae": mae(means, right),
+            "r2": r2(means, right),
+        }

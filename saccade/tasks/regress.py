@@ -19,9 +19,8 @@ from saccade.data.media import MediaField
 from saccade.data.numbers import NumbersField
 from saccade.data.targets import PositionNumbers, TargetNumbers
 from saccade.errors import DataError
-from saccade.metrics.numbers import mae, r2, rmse
 from saccade.models.networks import Regressor
-from saccade.tasks.numbers import NumberTask, stacked
+from saccade.tasks.numbers import NumberTask, Tally
 from saccade.tasks.task import (
     Evaluation,
     Prediction,
@@ -52,7 +51,7 @@ class Regress(NumberTask):
         self, examples: Sequence[Source], rows: Sequence[Example] | None = None
     ) -> list[Sequence[Any]]:
         if self.per_position and not isinstance(self.sources[0], MediaField):
-            cut = tuple if self.letters else words_of
+            cut = letters_of if self.letters else words_of
             return [[cut(text) for (text,) in examples]]
         return super().read(examples, rows)
 
@@ -81,30 +80,16 @@ class Regress(NumberTask):
     def evaluating(
         self, network: Regressor, corpus: Corpus, examples: Sequence[Example], quick: bool
     ) -> Evaluation:
-        nll, log_p, count, done = 0.0, 0.0, 0, 0
-        guess, gold = [], []
+        tally, done = Tally(self, network.distribution), 0
         for batch in in_order(corpus, self.config.decode.batch_tokens, len(examples)):
             batch = batch.to(device_of(network))
             with torch.inference_mode():
                 target, raw = batch.target, network.raw(batch.sources)
-                raw = target.real(raw if self.per_position else raw[:, None])
-                values = target.real(target.values)
-                loss = network.distribution.loss(raw, values)
-                nll, count = nll + float(loss.nll), count + loss.count
-                each = network.distribution.nll(raw, values)
-                log_p += float(self.log_p(each, values).sum())
-                guess.append(self.own_units(network.distribution.mean(raw)))
-                gold.append(self.own_units(values))
+                raw = raw if self.per_position else raw[:, None]
+                tally.add(target.real(raw), target.real(target.values))
             done += batch.count
             yield done / len(examples)
-        said, right = stacked(guess), stacked(gold)
-        return {
-            "loss": nll / max(count, 1),
-            "nats": -log_p / max(count, 1),
-            "rmse": rmse(said, right),
-            "mae": mae(said, right),
-            "r2": r2(said, right),
-        }
+        return tally.metrics()
 
     def predict(
         self, network: Regressor, queries: Sequence[Query], request: Request
@@ -150,3 +135,8 @@ class Regress(NumberTask):
         budget = self.config.decode.batch_tokens
         with torch.inference_mode():
             return in_batches(range(len(corpus)), corpus.lengths.tolist(), budget, work)
+
+
+def letters_of(text: str) -> tuple[str, ...]:
+    """The characters of a text, without its blanks."""
+    return tuple("".join(text.split()))

@@ -13,12 +13,11 @@ from saccade.data.fields import Text
 from saccade.data.lines import Example
 from saccade.data.targets import SeriesNumbers, TargetNumbers
 from saccade.decoding.series import drawn, expected, number_stepper, unroll
-from saccade.metrics.numbers import rmse
 from saccade.models.networks import Batch, Generator, missing, shifted
 from saccade.nn.distributions import Distribution
 from saccade.nn.state import select
 from saccade.tasks.generate import DRAWS, positions_of
-from saccade.tasks.numbers import NumberTask, stacked
+from saccade.tasks.numbers import NumberTask, Tally
 from saccade.tasks.task import (
     Evaluation,
     Prediction,
@@ -39,25 +38,15 @@ class Series(NumberTask):
     def evaluating(
         self, network: Generator, corpus: Corpus, examples: Sequence[Example], quick: bool
     ) -> Evaluation:
-        nll, log_p, count, done = 0.0, 0.0, 0, 0
-        guess, gold = [], []
+        tally, done = Tally(self, distribution_of(network)), 0
         for batch in in_order(corpus, self.config.decode.batch_tokens, len(examples)):
             batch = batch.to(device_of(network))
             with torch.inference_mode():
                 raw, values = self._forced(network, batch)
-                raw, values = batch.target.real(raw), batch.target.real(values)
-                each = distribution_of(network).nll(raw, values)
-                nll, count = nll + float(each.sum()), count + len(each)
-                log_p += float(self.log_p(each, values).sum())
-                guess.append(self.own_units(distribution_of(network).mean(raw)))
-                gold.append(self.own_units(values))
+                tally.add(batch.target.real(raw), batch.target.real(values))
             done += batch.count
             yield done / len(examples)
-        return {
-            "loss": nll / max(count, 1),
-            "nats": -log_p / max(count, 1),
-            "rmse": rmse(stacked(guess), stacked(gold)),  # of the next row, all before it known
-        }
+        return tally.metrics()
 
     def predict(
         self, network: Generator, queries: Sequence[Query], request: Request

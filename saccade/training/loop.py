@@ -40,7 +40,7 @@ from saccade.training.trainer import AVERAGING, EVALUATING, StepResult, Trainer
 REPORT_SECONDS = 0.25
 SAVE_SECONDS = 600.0  # no more than this is ever lost, however long an epoch is
 BAD_STEPS = 5  # in a row without a finite gradient: go back
-RISE = 1.1  # times its lowest, the loss on the dev set is far above it
+RISE = 0.1  # of its lowest, which of a density may be below 0: so far above it the dev loss is far
 RISING_EVALUATIONS = 3  # in a row are worth a word
 Result = TypeVar("Result")
 
@@ -348,7 +348,8 @@ class Rise(TrainingLoss):
         if dev <= lowest:
             at.lowest, at.rising = (dev, train), 0
             return
-        at.rising = at.rising + 1 if dev > RISE * lowest and train < then else 0
+        far = dev > lowest + RISE * abs(lowest)
+        at.rising = at.rising + 1 if far and train < then else 0
         if at.rising == RISING_EVALUATIONS:
             yield Noticed(
                 f"step {at.step:,}: the loss on the dev set has risen from {lowest:.3f} to "

@@ -266,6 +266,18 @@ def test_a_dev_loss_that_rises_is_said_once(tmp_path: Path) -> None:
     assert "dropout" in text
 
 
+def test_a_loss_below_0_rises_as_one_above(tmp_path: Path) -> None:
+    ready = prepare(config_of(tmp_path), tmp_path)
+    trainer = Trainer(ready.task, ready.task.build(), tmp_path)
+    rise, said = Rise(trainer), []
+    for step, loss in enumerate([-1.0, -2.0, -1.95, -1.95, -1.95, -1.7, -1.7, -1.7]):
+        nll = torch.tensor(-10.0 - step)
+        rise.add(StepResult(nll, 10, nll, 0.1, True, 0.5, False))
+        trainer.at.step = step
+        said += [step for _ in rise.after(Evaluated(step, {"loss": loss}, False, 1.0))]
+    assert said == [7]
+
+
 def test_a_dev_loss_that_rises_with_the_training_loss_is_no_overfitting(tmp_path: Path) -> None:
     ready = prepare(config_of(tmp_path), tmp_path)
     trainer = Trainer(ready.task, ready.task.build(), tmp_path)
