@@ -212,8 +212,8 @@ class TorchClassifier(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        widths = [CHANNELS, *(min(CHANNELS << i, DIM) for i in range(CELL.bit_length() - 1))]
-        self.first = nn.Conv2d(COLOURS, CHANNELS, 3, padding=1)
+        widths = [CHANNELS, *(min(CHANNELS << i, DIM) for i in range(1, CELL.bit_length() - 1))]
+        self.first = nn.Conv2d(COLOURS, CHANNELS, 5, 2, padding=2)
         self.blocks = nn.Sequential(*(TorchBlock(a, b) for a, b in pairwise(widths)))
         self.norm = group_norm(widths[-1])
         self.project = nn.Linear(widths[-1], DIM)

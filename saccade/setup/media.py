@@ -8,8 +8,6 @@ from statistics import median
 from typing import Any
 
 from saccade.config import VECTOR
-from saccade.data.media import Cell
-from saccade.data.pictures import opened
 from saccade.errors import DataError
 from saccade.setup.survey import Survey
 
@@ -99,6 +97,9 @@ def _size(
     Twice as wide is four times the work, and shows nothing new. Others are seen as squares, unless
     they are strips, as lines of writing are.
     """
+    from saccade.data.media import Cell  # here, as they import torch: `check` has to be quick
+    from saccade.data.pictures import opened
+
     names = [str(column) for column in data["source"]]
     if {"height", "width"} & reader.keys() or name not in names:
         return {}
