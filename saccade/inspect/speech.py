@@ -15,7 +15,7 @@ from saccade.data.lines import Example
 from saccade.data.sounds import SoundField
 from saccade.decoding.ctc import best_path
 from saccade.errors import ConfigError
-from saccade.inspect.attention import align
+from saccade.inspect.attention import align, new_figure, save
 from saccade.models.networks import Generator
 from saccade.tasks.task import Source, device_of
 from saccade.tasks.translate import Translate
@@ -26,21 +26,25 @@ class Heard:
     """A text and the sound it was heard in: a row for each token, a column for each position."""
 
     tokens: list[str]  # the end among them
-    weights: Float[Tensor, "T S"]  # of attention, the mean of modules and heads
+    weights: Float[Tensor, "T S"]  # of attention, the mean of layers and heads
     seconds: float  # from one position to the next
     # by CTC, when each token but the end is said: from and to, in seconds; None without CTC
     spoken: list[tuple[float, float]] | None
 
 
-def hear(task: Translate, network: Generator, source: Source, target: str) -> Heard:
+def hear(
+    task: Translate, network: Generator, source: Source, target: str, layer: int | None = None
+) -> Heard:
     """When each token of `target` is heard in a sound, as the decoder reads it.
 
-    CTC's times are those of the likeliest alignment.
+    By the mean of all layers of attention, or by one. CTC's times are those of the likeliest
+    alignment.
     """
     (field, *others) = task.sources
     if others or not isinstance(field, SoundField):
         raise ConfigError("the source of this model is no sound: look at it with inspect.attention")
     found = align(task, network, source, target)
+    found = found if layer is None else found.only(layer)
     seconds = field.reader.hop_ms / 1000 * frames_of_position(task.config, field.reader)
     spoken = None
     if network.monotone is not None:
@@ -65,14 +69,9 @@ def frames_of_position(config: c.Config, reader: c.Sound) -> int:
 
 def draw_speech(heard: Heard, path: str | Path, title: str = "") -> None:
     """The weights over time as a picture, with a bar where CTC hears a token; extra `plot`."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ConfigError("pictures need matplotlib: pip install 'saccade[plot]'") from None
     rows, columns = heard.weights.shape
     length = columns * heard.seconds
-    size = min(20.0, 3.0 + 2.5 * length), 1.4 + 0.22 * rows
-    figure = Figure(figsize=size, layout="constrained")
+    figure = new_figure(min(20.0, 3.0 + 2.5 * length), 1.4 + 0.22 * rows)
     axes = figure.add_subplot()
     # Columns are as wide as their time, and row t has its middle at t.
     extent = (0.0, length, rows - 0.5, -0.5)
@@ -84,4 +83,4 @@ def draw_speech(heard: Heard, path: str | Path, title: str = "") -> None:
     axes.set_xlabel("seconds")
     parts: Sequence[str] = [title, "attention" if heard.spoken is None else "attention, CTC orange"]
     axes.set_title(": ".join(part for part in parts if part), fontsize="medium")
-    figure.savefig(path, dpi=150)
+    save(figure, path, 150)

@@ -4,8 +4,9 @@ from pathlib import Path
 
 from saccade.data.media import MediaField
 from saccade.data.pictures import PictureField
+from saccade.data.sounds import SoundField
 from saccade.errors import ConfigError
-from saccade.inspect import attention, captions
+from saccade.inspect import attention, captions, speech
 from saccade.models.networks import Generator
 from saccade.runs.run import Run
 from saccade.tasks.translate import Translate
@@ -21,8 +22,8 @@ def inspect(
     """Draw how a run's output attends to its input, and return the output.
 
     The output is `target`, or what the run predicts. Of a picture the path over it is drawn, by
-    the last layer of attention; of other sources the alignment, by the mean of all layers; `layer`
-    says which one instead.
+    the last layer of attention; of a sound when each token was heard, and of other sources the
+    alignment, by the mean of all layers; `layer` says which one instead.
     """
     task, network = run.task, run.network
     if not isinstance(task, Translate) or not isinstance(network, Generator):
@@ -36,6 +37,9 @@ def inspect(
         case PictureField():
             last = -1 if layer is None else layer
             captions.draw_path(captions.caption_path(task, network, source, text, last), out)
+        case SoundField() if len(task.sources) == 1:
+            heard = speech.hear(task, network, source, text, layer)
+            speech.draw_speech(heard, out, text)
         case _:
             alignment = attention.align(task, network, source, text)
             attention.draw_picture(alignment if layer is None else alignment.only(layer), out)

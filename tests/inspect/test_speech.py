@@ -9,6 +9,7 @@ import torch
 import saccade
 from saccade.errors import ConfigError
 from saccade.inspect.speech import Heard, draw_speech, hear
+from saccade.inspect.view import inspect
 from saccade.runs.run import Run
 from tests import media
 from tests.small_runs import small_task
@@ -48,6 +49,17 @@ def test_every_token_is_heard_at_a_time_within_the_sound(
     assert all(end > first for first, end in found.spoken)
     draw_speech(found, tmp_path / "heard.png", "a tone")
     assert (tmp_path / "heard.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_inspect_draws_when_each_token_was_heard(tmp_path: Path) -> None:
+    run, drawn = trained(tmp_path), []
+    sound = str(tmp_path / FIRST)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("saccade.inspect.speech.draw_speech", lambda heard, *_: drawn.append(heard))
+        assert inspect(run, sound, tmp_path / "own.png", target="two") == "two"
+        inspect(run, sound, tmp_path / "own.png", target="two", layer=0)
+    assert [heard.tokens for heard in drawn] == 2 * [[*"two", "<eos>"]]
+    assert torch.equal(drawn[0].weights, drawn[1].weights)  # a recurrent decoder has one layer
 
 
 def test_without_ctc_there_is_attention_alone(tmp_path: Path) -> None:
