@@ -16,7 +16,7 @@ from saccade.engines.processes import ProcessEngine, cores
 from saccade.errors import ConfigError
 from saccade.nn.packed import packed, quantised
 from saccade.nn.watch import watched
-from saccade.tasks.generate import GeneratingTask, ctc_share
+from saccade.tasks.generate import GeneratingTask
 from saccade.tasks.task import Query, Request, Task
 
 MAX_WORKERS_PER_CORE = 4
@@ -124,7 +124,7 @@ def why_unfit(task: Task) -> str:
 def why_not_served(request: Request, task: Task) -> str:
     """Why CTranslate2 cannot serve a request; nothing if it can."""
     decode = request.decode
-    if ctc_share(task.config, decode):
+    if decode.ctc or (decode.ctc is None and task.config.train.ctc):
         return "CTC in the search, decode.ctc, is the torch engine's"
     if not isinstance(decode, c.Beam):
         return f"decode.kind = '{decode.kind}' is the torch engine's"
