@@ -17,6 +17,7 @@ from saccade.models.networks import Classifier, Generator, Network, Regressor, T
 from saccade.nn import attention, bodies, distributions, positions, stems
 from saccade.nn.convolution import GatedConvolution
 from saccade.nn.dropout import WordDropout
+from saccade.nn.products import Linear
 from saccade.nn.recurrent import Recurrent, build_layer
 from saccade.nn.stems import Embedding
 from saccade.nn.transformer import Block, CausalStack, build_norm
@@ -82,7 +83,8 @@ def build_network(config: c.Config, sources: Sequence[Source], target: Target) -
             if isinstance(config.task, c.Translate) and config.task.joint:
                 assert isinstance(encoder, encoders.Encoder)
                 assert isinstance(encoder.stem, stems.TextStem)
-                encoder.stem.embedding.weight = decoder.embedding.weight
+                assert isinstance(ends.embedding, Embedding)
+                encoder.stem.embedding.weight = ends.embedding.weight
             monotone = None
             if train.ctc and encoder is not None:
                 monotone = heads.Monotone(encoder.dim, target.size, target.special[0])
@@ -98,12 +100,12 @@ def build_network(config: c.Config, sources: Sequence[Source], target: Target) -
         case c.Classify():
             assert config.head is not None
             assert encoder is not None
-            head = build_head(config.head, encoder.dim, nn.Linear(encoder.dim, target.size))
+            head = build_head(config.head, encoder.dim, Linear(encoder.dim, target.size))
             return Classifier(encoder, head, label_smoothing=train.label_smoothing)
         case c.Tag():
             assert config.head is not None
             assert encoder is not None
-            head = build_head(config.head, encoder.dim, nn.Linear(encoder.dim, target.size))
+            head = build_head(config.head, encoder.dim, Linear(encoder.dim, target.size))
             return Tagger(encoder, head, label_smoothing=train.label_smoothing)
         case c.Regress():
             assert config.head is not None
@@ -250,7 +252,7 @@ def token_ends(config: c.Decoder, target: Inventory, word_dropout: float) -> dec
     """A table of vectors below, which may be the output layer too, and logits above."""
     scaled = not isinstance(config, c.TransformerDecoder) or config.scale_embedding
     embedding = Embedding(target.size, config.dim, scaled)
-    output = nn.Linear(config.dim, target.size)
+    output = Linear(config.dim, target.size)
     if config.tied:
         output.weight = embedding.weight
     return decoders.Ends(embedding, build_word_dropout(target, word_dropout), output)
@@ -354,9 +356,6 @@ def init_weights(network: nn.Module) -> None:
         match module:
             case Embedding():
                 nn.init.normal_(module.weight, std=module.embedding_dim**-0.5)
-            case stems.NumberEmbedding():  # numbers of variance 1 give vectors of variance 1
-                nn.init.normal_(module.weight, std=(module.in_features / 2) ** -0.5)
-                nn.init.zeros_(module.bias)
             case nn.Embedding():
                 nn.init.normal_(module.weight, std=0.02)
             case nn.RNNBase():
@@ -373,8 +372,12 @@ def init_weights(network: nn.Module) -> None:
             case nn.LayerNorm() | nn.RMSNorm() | nn.GroupNorm():
                 module.reset_parameters()
     for module in network.modules():
-        if isinstance(module, distributions.Mixture):
-            module.spread_means()
+        match module:
+            case stems.NumberEmbedding():  # numbers of variance 1 give vectors of variance 1
+                std = (module.linear.in_features / 2) ** -0.5
+                nn.init.normal_(module.linear.weight, std=std)
+            case distributions.Mixture():
+                module.spread_means()
 
 
 def _init_recurrent(layer: nn.RNNBase) -> None:

@@ -20,6 +20,7 @@ from saccade.nn.distributions import Distribution
 from saccade.nn.dropout import Dropout
 from saccade.nn.loss import Loss, projected_loss
 from saccade.nn.padded import Memory, Padded
+from saccade.nn.products import Linear
 from saccade.nn.recurrent import LayerState, Recurrent
 from saccade.nn.state import Fixed, shared
 from saccade.nn.stems import Embedding, NumberEmbedding
@@ -62,7 +63,9 @@ class Decoder(nn.Module, ABC):
 
     def forward(self, inputs: Inputs, state: Any) -> tuple[Float[Tensor, "B T V"], Any]:
         hidden, state = self.hidden(inputs, state)
-        return self.output(hidden.to(self.embedding.weight.dtype)), state
+        if isinstance(self.embedding, Embedding):
+            hidden = hidden.to(self.embedding.weight.dtype)
+        return self.output(hidden), state
 
     def loss(
         self,
@@ -112,17 +115,17 @@ class RecurrentDecoder(Decoder):
         self.context_in_cell = context_in_cell
         if memory_dim is not None:
             parts = 2 if layers.cell == "lstm" else 1
-            self.first = nn.Linear(memory_dim, len(layers.layers) * parts * layers.dim)
+            self.first = Linear(memory_dim, len(layers.layers) * parts * layers.dim)
         if attention is not None and memory_dim is not None:
             width = layers.dim + memory_dim + (layers.dim if context_in_cell else 0)
-            self.readout = nn.Linear(width, layers.dim)
+            self.readout = Linear(width, layers.dim)
 
     def start(self, memory: Memory | None, rows: int) -> RecurrentState:
         return RecurrentState(None, None if memory is None else Fixed(memory))
 
     def blank(self, rows: int) -> RecurrentState:
         """The state of a language model that has read nothing."""
-        return RecurrentState(self.layers.zeros(rows, self.embedding.weight.detach()), None)
+        return RecurrentState(self.layers.zeros(rows, next(self.parameters()).detach()), None)
 
     def hidden(
         self, inputs: Inputs, state: RecurrentState

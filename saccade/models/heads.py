@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from saccade.nn.dropout import Dropout, most_words
 from saccade.nn.padded import Memory, Padded, masked_mean
+from saccade.nn.products import Linear
 from saccade.nn.watch import record
 
 Pool = Literal["last", "mean", "max", "attention"]
@@ -25,7 +26,7 @@ class Pooled(nn.Module):
         super().__init__()
         self.pool = pool
         if pool == "attention":
-            self.score = nn.Linear(dim, 1)  # a learned query: which positions matter
+            self.score = Linear(dim, 1)  # a learned query: which positions matter
         self.drop = Dropout(dropout)
         self.output = output
 
@@ -60,7 +61,7 @@ class Monotone(nn.Module):
     def __init__(self, dim: int, vocab_size: int, blank: int):
         super().__init__()
         self.blank = blank  # an id that is never said
-        self.output = nn.Linear(dim, vocab_size)
+        self.output = Linear(dim, vocab_size)
 
     def forward(self, memory: Memory, target: Padded) -> Float[Tensor, ""]:
         """The summed -log p of all ways in which positions can say a target, in its order.

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from saccade.nn.cache import KeysValues, Past
 from saccade.nn.dropout import dropout
 from saccade.nn.positions import rotate
+from saccade.nn.products import Linear, linear
 from saccade.nn.watch import is_watched, record
 
 
@@ -44,7 +45,7 @@ class Dot(nn.Module):
     def __init__(self, query_dim: int, key_dim: int):
         super().__init__()
         same = query_dim == key_dim
-        self.bridge = nn.Identity() if same else nn.Linear(key_dim, query_dim, bias=False)
+        self.bridge = nn.Identity() if same else Linear(key_dim, query_dim, bias=False)
 
     def prepare(self, keys: Float[Tensor, "B S C"]) -> Float[Tensor, "B S D"]:
         return self.bridge(keys)  # type: ignore[no-any-return]
@@ -81,7 +82,7 @@ class General(nn.Module):
 
     def __init__(self, query_dim: int, key_dim: int):
         super().__init__()
-        self.key = nn.Linear(key_dim, query_dim, bias=False)  # W: (query_dim, key_dim)
+        self.key = Linear(key_dim, query_dim, bias=False)  # W: (query_dim, key_dim)
 
     def prepare(self, keys: Float[Tensor, "B S C"]) -> Float[Tensor, "B S D"]:
         return self.key(keys)  # type: ignore[no-any-return]
@@ -97,9 +98,9 @@ class Additive(nn.Module):
 
     def __init__(self, query_dim: int, key_dim: int):
         super().__init__()
-        self.query = nn.Linear(query_dim, query_dim, bias=False)  # W
-        self.key = nn.Linear(key_dim, query_dim)  # U, and the one bias that the sum needs
-        self.score = nn.Linear(query_dim, 1, bias=False)  # w
+        self.query = Linear(query_dim, query_dim, bias=False)  # W
+        self.key = Linear(key_dim, query_dim)  # U, and the one bias that the sum needs
+        self.score = Linear(query_dim, 1, bias=False)  # w
 
     def prepare(self, keys: Float[Tensor, "B S C"]) -> Float[Tensor, "B S D"]:
         return self.key(keys)  # type: ignore[no-any-return]
@@ -118,16 +119,16 @@ class Concat(nn.Module):
 
     def __init__(self, query_dim: int, key_dim: int):
         super().__init__()
-        self.both = nn.Linear(query_dim + key_dim, query_dim, bias=False)  # W
-        self.score = nn.Linear(query_dim, 1, bias=False)  # v
+        self.both = Linear(query_dim + key_dim, query_dim, bias=False)  # W
+        self.score = Linear(query_dim, 1, bias=False)  # v
 
     def prepare(self, keys: Float[Tensor, "B S C"]) -> Float[Tensor, "B S D"]:
-        return F.linear(keys, self.both.weight[:, -keys.size(-1) :])
+        return linear(keys, self.both.weight[:, -keys.size(-1) :])
 
     def forward(
         self, query: Float[Tensor, "B T D"], keys: Float[Tensor, "B S D"]
     ) -> Float[Tensor, "B T S"]:
-        half = F.linear(query, self.both.weight[:, : query.size(-1)])
+        half = linear(query, self.both.weight[:, : query.size(-1)])
         return self.score(tanh_of_sums(half, keys)).squeeze(-1)  # type: ignore[no-any-return]
 
 
@@ -204,8 +205,8 @@ class SelfAttention(nn.Module):
         self.head_dim = head_width(dim, num_heads)
         if rotary and self.head_dim % 2:
             raise ValueError(f"rotary positions need heads of an even width, not {self.head_dim}")
-        self.qkv = nn.Linear(dim, 3 * dim)  # (H * 3 * K, D)
-        self.out = nn.Linear(dim, dim)  # (D, H * K)
+        self.qkv = Linear(dim, 3 * dim)  # (H * 3 * K, D)
+        self.out = Linear(dim, dim)  # (D, H * K)
         self.dropout = dropout
         self.rotary = rotary
 
@@ -241,9 +242,9 @@ class CrossAttention(nn.Module):
     def __init__(self, dim: int, memory_dim: int, num_heads: int, dropout: float = 0.0):
         super().__init__()
         self.head_dim = head_width(dim, num_heads)
-        self.query = nn.Linear(dim, dim)  # (H * K, D)
-        self.kv = nn.Linear(memory_dim, 2 * dim)  # (H * 2 * K, C)
-        self.out = nn.Linear(dim, dim)  # (D, H * K)
+        self.query = Linear(dim, dim)  # (H * K, D)
+        self.kv = Linear(memory_dim, 2 * dim)  # (H * 2 * K, C)
+        self.out = Linear(dim, dim)  # (D, H * K)
         self.dropout = dropout
 
     def forward(

@@ -17,6 +17,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from saccade.nn.loss import Loss
+from saccade.nn.products import Linear
 
 MIN_DEVIATION = 1e-3  # of a density, in deviations of the training data: likelihoods have an end
 MAX_DEVIATIONS = 1e15  # between a number and its mean, as far as a likelihood can tell: finite
@@ -101,7 +102,7 @@ class Gaussian(Distribution):
     ):
         super().__init__(size, binary, floor)
         self.draws = size
-        self.output = nn.Linear(dim, 2 * len(self.real) + len(self.binary))
+        self.output = Linear(dim, 2 * len(self.real) + len(self.binary))
 
     def _parts(self, raw: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Means (*B, real), deviations (*B, real), log-odds (*B, binary)."""
@@ -158,7 +159,7 @@ class Mixture(Distribution):
     ):
         super().__init__(size, binary, floor)
         self.components, self.draws = components, size + 1
-        self.output = nn.Linear(dim, components * (1 + 2 * len(self.real) + len(self.binary)))
+        self.output = Linear(dim, components * (1 + 2 * len(self.real) + len(self.binary)))
 
     @torch.no_grad()
     def spread_means(self) -> None:

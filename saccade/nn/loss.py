@@ -14,6 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from saccade.nn.padded import Padded
+from saccade.nn.products import linear, times, transposed_times
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,7 @@ def _sums(
     nll = hidden.new_zeros((), dtype=torch.float32)
     total = torch.zeros_like(nll)  # of the log-probabilities' means
     for rows in _chunks(hidden, weight):
-        log_p = F.linear(hidden[rows], weight, bias).float().log_softmax(-1)
+        log_p = linear(hidden[rows], weight, bias).float().log_softmax(-1)
         nll -= log_p.gather(1, targets[rows, None]).sum()
         total += log_p.mean(-1).sum() if smoothing else 0.0
     return (1 - smoothing) * nll - smoothing * total, nll
@@ -116,17 +117,14 @@ class _Projected(torch.autograd.Function):
         d_bias = None if bias is None else torch.zeros_like(bias)
         for rows in _chunks(hidden, weight):
             some, chosen = hidden[rows], targets[rows, None]
-            z = F.linear(some, used, used_bias)  # (n, V)
+            z = linear(some, used, used_bias)  # (n, V)
             p = z.softmax(-1, dtype=torch.float32)
             lse = z.amax(-1).float() - p.amax(-1).log()  # of the likeliest, which is never 0
             nll += (lse - z.gather(1, chosen).squeeze(1)).sum()
             total += lse.sum()
             slope = p.scatter_add_(1, chosen, p.new_full(chosen.shape, smoothing - 1.0)).to(kind)
-            torch.mm(slope, used, out=d_hidden[rows])
-            if kind == weight.dtype:
-                d_weight.addmm_(slope.T, some)
-            else:
-                d_weight += slope.T @ some
+            d_hidden[rows] = times(slope, used)
+            d_weight += transposed_times(slope, some)
             if d_bias is not None:
                 d_bias += slope.sum(0, dtype=d_bias.dtype)
         loss = (1 - smoothing) * nll

@@ -159,7 +159,8 @@ def _replaced(network: nn.Module, linear: Packing) -> nn.Module:
             others[id(layer)] = PackedRecurrent(layer, linear)
     for parent in network.modules():
         for child in parent.children():
-            if type(child) is not nn.Linear or isinstance(parent, Concat):  # that cuts its matrix
+            # `Concat` cuts its matrix itself
+            if not isinstance(child, nn.Linear) or isinstance(parent, Concat):
                 continue
             if child.out_features >= ROW_MULTIPLE:  # else nothing is won
                 others[id(child)] = linear(child)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from saccade.nn.dropout import WordDropout
 from saccade.nn.padded import Padded
 from saccade.nn.precision import computed
+from saccade.nn.products import Linear
 
 
 class Embedding(nn.Embedding):
@@ -29,7 +30,7 @@ class Embedding(nn.Embedding):
         return vectors if self.scale == 1.0 else vectors * self.scale
 
 
-class NumberEmbedding(nn.Linear):
+class NumberEmbedding(nn.Module):
     """What a decoder of numbers reads: F numbers, by one linear map.     (D, 2 F)
 
     A missing number (NaN) is the mean, 0, and a learned vector of its own. Before the first step
@@ -37,12 +38,13 @@ class NumberEmbedding(nn.Linear):
     """
 
     def __init__(self, size: int, dim: int):
-        super().__init__(2 * size, dim)
+        super().__init__()
         self.embedding_dim = dim
+        self.linear = Linear(2 * size, dim)
 
     def forward(self, values: Float[Tensor, "*shape F"]) -> Float[Tensor, "*shape D"]:
         both = torch.cat([values.nan_to_num(0.0), values.isnan().to(values.dtype)], -1)
-        return super().forward(computed(both))
+        return self.linear(computed(both))  # type: ignore[no-any-return]
 
 
 class TextStem(nn.Module):
@@ -62,7 +64,7 @@ class LinearStem(nn.Module):
 
     def __init__(self, size: int, dim: int):
         super().__init__()
-        self.linear = nn.Linear(size, dim)
+        self.linear = Linear(size, dim)
 
     def forward(self, source: Padded) -> Padded:
         return Padded(self.linear(computed(source.values.float())), source.lengths)
@@ -118,7 +120,7 @@ class PatchStem(nn.Module):
     def __init__(self, size: int, grid: tuple[int, int], dim: int):
         super().__init__()
         self.cells = grid[0] * grid[1]
-        self.linear = nn.Linear(size, dim)
+        self.linear = Linear(size, dim)
         self.positions = GridPositions(grid, dim)
 
     def forward(self, source: Padded) -> Padded:
@@ -148,7 +150,7 @@ class ResidualStem(nn.Module):
                 before = after
         self.stages = nn.Sequential(*stages)
         self.norm = group_norm(before)
-        self.last = nn.Linear(before, dim)
+        self.last = Linear(before, dim)
         self.positions = GridPositions(grid, dim)
 
     def forward(self, source: Padded) -> Padded:

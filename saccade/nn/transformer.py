@@ -15,6 +15,7 @@ from saccade.nn.attention import CrossAttention, MemoryHeads, SelfAttention, add
 from saccade.nn.cache import KeysValues, KVCache, Past
 from saccade.nn.dropout import Dropout
 from saccade.nn.precision import computed
+from saccade.nn.products import Linear
 from saccade.nn.state import Fixed
 
 Activation = Literal["relu", "gelu", "swiglu"]
@@ -30,8 +31,8 @@ class FeedForward(nn.Module):
             choices = ", ".join(get_args(Activation))
             raise ValueError(f"no activation {activation!r}; choose one of {choices}")
         self.activation = activation
-        self.up = nn.Linear(dim, 2 * ff_dim if activation == "swiglu" else ff_dim)
-        self.down = nn.Linear(ff_dim, dim)
+        self.up = Linear(dim, 2 * ff_dim if activation == "swiglu" else ff_dim)
+        self.down = Linear(ff_dim, dim)
 
     def forward(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
         x = self.up(x)
