@@ -18,7 +18,7 @@ from saccade.data.media import Cell, Fitting
 from saccade.data.numbers import Moments, NumbersField, array_of
 from saccade.errors import CheckpointError, DataError
 
-DIGITS = 7  # of a number that is written, about those of single precision
+DIGITS = 6  # of a number that is written: single precision has hardly more
 
 
 class TargetNumbers(NumbersField):
