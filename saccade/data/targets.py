@@ -18,7 +18,7 @@ from saccade.data.media import Cell, Fitting
 from saccade.data.numbers import Moments, NumbersField, array_of
 from saccade.errors import CheckpointError, DataError
 
-DIGITS = 7  # of a number that is written, about those of single precision
+DIGITS = 6  # of a number that is written: single precision has hardly more
 
 
 class TargetNumbers(NumbersField):
@@ -128,6 +128,12 @@ class TargetFitting(Fitting):
         self.settings, self.kind = settings, kind
         self.moments, self.longest = Moments(), 1
         self.binary: Array = np.ones(0, bool)  # of each number whether it was only ever 0 or 1
+
+    def look(self, cell: Cell) -> None:
+        """Every example counts, also where many have the same target."""
+        size = self.add(cell)
+        self.bytes += 0 if cell.key in self.seen else size
+        self.seen.add(cell.key)
 
     def add(self, cell: Cell) -> int:
         series = rows_of(cell, self.kind.per_row)

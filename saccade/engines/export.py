@@ -20,7 +20,7 @@ from saccade.models.networks import Generator
 from saccade.nn.attention import CrossAttention, SelfAttention
 from saccade.nn.bodies import TransformerBody
 from saccade.nn.positions import Learned, Sinusoidal, sinusoids
-from saccade.nn.stems import TextStem
+from saccade.nn.stems import Embedding, TextStem
 from saccade.nn.transformer import Block, FeedForward
 from saccade.text.vocab import Specials
 
@@ -147,6 +147,7 @@ def _encoder(settings: Any, encoder: Any) -> Any:
 
 def _decoder(settings: Any, decoder: Any, with_memory: bool) -> Any:
     assert isinstance(decoder, TransformerDecoder)
+    assert isinstance(decoder.embedding, Embedding)
     rotary = {"rotary_dim": 0, "rotary_interleave": True} if settings.positions == "rotary" else {}
     spec = _specs().TransformerDecoderSpec(
         **_common(settings), with_encoder_attention=with_memory, **rotary

@@ -83,7 +83,8 @@ def build_network(config: c.Config, sources: Sequence[Source], target: Target) -
             if isinstance(config.task, c.Translate) and config.task.joint:
                 assert isinstance(encoder, encoders.Encoder)
                 assert isinstance(encoder.stem, stems.TextStem)
-                encoder.stem.embedding.weight = decoder.embedding.weight
+                assert isinstance(ends.embedding, Embedding)
+                encoder.stem.embedding.weight = ends.embedding.weight
             monotone = None
             if train.ctc and encoder is not None:
                 monotone = heads.Monotone(encoder.dim, target.size, target.special[0])
@@ -355,9 +356,6 @@ def init_weights(network: nn.Module) -> None:
         match module:
             case Embedding():
                 nn.init.normal_(module.weight, std=module.embedding_dim**-0.5)
-            case stems.NumberEmbedding():  # numbers of variance 1 give vectors of variance 1
-                nn.init.normal_(module.weight, std=(module.in_features / 2) ** -0.5)
-                nn.init.zeros_(module.bias)
             case nn.Embedding():
                 nn.init.normal_(module.weight, std=0.02)
             case nn.RNNBase():
@@ -374,8 +372,12 @@ def init_weights(network: nn.Module) -> None:
             case nn.LayerNorm() | nn.RMSNorm() | nn.GroupNorm():
                 module.reset_parameters()
     for module in network.modules():
-        if isinstance(module, distributions.Mixture):
-            module.spread_means()
+        match module:
+            case stems.NumberEmbedding():  # numbers of variance 1 give vectors of variance 1
+                std = (module.linear.in_features / 2) ** -0.5
+                nn.init.normal_(module.linear.weight, std=std)
+            case distributions.Mixture():
+                module.spread_means()
 
 
 def _init_recurrent(layer: nn.RNNBase) -> None:

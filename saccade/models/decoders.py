@@ -63,7 +63,9 @@ class Decoder(nn.Module, ABC):
 
     def forward(self, inputs: Inputs, state: Any) -> tuple[Float[Tensor, "B T V"], Any]:
         hidden, state = self.hidden(inputs, state)
-        return self.output(hidden.to(self.embedding.weight.dtype)), state
+        if isinstance(self.embedding, Embedding):
+            hidden = hidden.to(self.embedding.weight.dtype)
+        return self.output(hidden), state
 
     def loss(
         self,
@@ -123,7 +125,7 @@ class RecurrentDecoder(Decoder):
 
     def blank(self, rows: int) -> RecurrentState:
         """The state of a language model that has read nothing."""
-        return RecurrentState(self.layers.zeros(rows, self.embedding.weight.detach()), None)
+        return RecurrentState(self.layers.zeros(rows, next(self.parameters()).detach()), None)
 
     def hidden(
         self, inputs: Inputs, state: RecurrentState

@@ -30,7 +30,7 @@ class Embedding(nn.Embedding):
         return vectors if self.scale == 1.0 else vectors * self.scale
 
 
-class NumberEmbedding(nn.Linear):
+class NumberEmbedding(nn.Module):
     """What a decoder of numbers reads: F numbers, by one linear map.     (D, 2 F)
 
     A missing number (NaN) is the mean, 0, and a learned vector of its own. Before the first step
@@ -38,12 +38,13 @@ class NumberEmbedding(nn.Linear):
     """
 
     def __init__(self, size: int, dim: int):
-        super().__init__(2 * size, dim)
+        super().__init__()
         self.embedding_dim = dim
+        self.linear = Linear(2 * size, dim)
 
     def forward(self, values: Float[Tensor, "*shape F"]) -> Float[Tensor, "*shape D"]:
         both = torch.cat([values.nan_to_num(0.0), values.isnan().to(values.dtype)], -1)
-        return super().forward(computed(both))
+        return self.linear(computed(both))  # type: ignore[no-any-return]
 
 
 class TextStem(nn.Module):

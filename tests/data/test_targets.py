@@ -68,6 +68,12 @@ def test_numbers_are_in_units_of_their_deviation_and_come_back() -> None:
     assert field.log_scale.tolist() == [pytest.approx(0.5 * np.log(8 / 3)), 0.0]
 
 
+def test_examples_with_the_same_target_all_count() -> None:
+    field = fitted(TargetNumbers, "2.5", "2.5", "2.5", "6.5")
+    assert field.mean.tolist() == [3.5]
+    assert field.deviation.tolist() == [pytest.approx(np.sqrt(3))]
+
+
 def test_a_series_says_where_it_ends() -> None:
     field = fitted(SeriesNumbers, "[1.5, 2.5]", "[3.5, 4.5, 5.5]")
     assert field.reals == c.Reals(2, (1,))
