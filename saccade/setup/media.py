@@ -11,6 +11,7 @@ from saccade.config import VECTOR
 from saccade.errors import DataError
 from saccade.setup.survey import Survey
 
+SHORT = 40  # characters: below, a text is rather a name than a sentence
 SOUND_FRAMES = 3000  # of the longest example that is learned from: half a minute
 DECODER = {"kind": "recurrent", "attention": "additive", "context": "cell", "num_layers": 1}
 
@@ -53,6 +54,8 @@ def media_defaults(
         chosen["train"] |= {"epochs": _epochs(n, 60)}
         return chosen
     chosen["decoder"] = DECODER | {"dim": dim, "dropout": dropout}
+    if kinds == {"picture"} and seen.target_chars >= SHORT:  # 1.7 times as fast for sentences
+        chosen["decoder"] |= {"attention": "general", "context": "output"}
     chosen["task"] |= _target(kinds, seen)
     if "sound" in kinds and not seen.symbols:
         chosen["task"]["metric"] = "word_error"
@@ -147,11 +150,11 @@ def _target(kinds: set[str], seen: Survey) -> dict[str, Any]:
     if seen.symbols:
         return {"target": {"kind": "word", "size": 2000}, "metric": "token_error"}
     if kinds == {"picture"} and seen.recurring_words:
-        short = seen.target_chars < 40
+        short = seen.target_chars < SHORT
         words = {"kind": "word", "size": 10_000, "min_count": 1 if short else 3}
         split = {} if short else {"split_punctuation": True}
         return {"target": words | split, "metric": "token_error" if short else "cider"}
-    if seen.target_chars < 40:
+    if seen.target_chars < SHORT:
         return {"target": {"kind": "char", "size": 2000}, "metric": "token_error"}
     pieces = int(min(8000, max(500, 60 * sqrt(seen.count)))) // 100 * 100
     return {"target": {"kind": "bpe", "size": pieces}, "metric": "bleu"}
