@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test test-slow test-faults test-mutations check format bench bench-decode bench-media docs clean
+.PHONY: setup demo test test-slow test-faults test-mutations check format bench bench-decode bench-media bench-data docs clean
 
 setup: .venv/ready
 
@@ -45,6 +45,9 @@ bench-decode: setup .venv-peers/ready
 	$(BIN)/python benchmarks/decode_speed.py
 
 # The sets are looked for in $$SACCADE_DATA; files of the same sizes take their place.
+bench-data: setup
+	$(BIN)/python benchmarks/data_speed.py $(BENCH)
+
 bench-media: setup
 	$(BIN)/python benchmarks/media_speed.py $(BENCH)
 

@@ -174,3 +174,15 @@ def test_the_cnn_of_plain_torch_is_ours() -> None:
         source = Padded(as_cells(values[:4]), torch.full((4,), 16))
         said = ours.eval().logits((source,))
         assert torch.allclose(theirs(values[:4]), said, atol=1e-4)
+
+
+def test_a_large_corpus_is_read_as_it_was_written(tmp_path: Path) -> None:
+    from data_speed import epoch_seconds, large_corpus
+
+    corpus = large_corpus(tmp_path, 2000)
+    assert len(corpus) == 2000
+    assert 4 <= corpus.target.lengths.min() <= corpus.target.lengths.max() <= 60
+    order, batch, batches = epoch_seconds(corpus, 4096)
+    assert order > 0
+    assert batch > 0
+    assert batches > 2000 * 8 / 4096
