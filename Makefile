@@ -44,10 +44,10 @@ bench: setup .venv-peers/ready
 bench-decode: setup .venv-peers/ready
 	$(BIN)/python benchmarks/decode_speed.py
 
-# The sets are looked for in $$SACCADE_DATA; files of the same sizes take their place.
 bench-data: setup
 	$(BIN)/python benchmarks/data_speed.py $(BENCH)
 
+# The sets are looked for in $$SACCADE_DATA; files of the same sizes take their place.
 bench-media: setup
 	$(BIN)/python benchmarks/media_speed.py $(BENCH)
 
