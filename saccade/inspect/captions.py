@@ -79,9 +79,9 @@ def by_word(
     """The words of a caption, and of each the mean weights of its tokens; the end is no word."""
     ids = output.encode([caption])[0]
     said = output.decode([ids[: i + 1] for i in range(len(ids))])
-    count = [max(1, len(text.split())) for text in said]  # words that have begun, token by token
-    if not ids:
+    if not said or not said[-1].split():
         raise ConfigError("the caption is empty: there is no word to follow")
+    count = [max(1, len(text.split())) for text in said]  # words that have begun, token by token
     rows = [weights[:-1][torch.tensor(count) == word] for word in range(1, count[-1] + 1)]
     kept = [(word, some.mean(0)) for word, some in zip(said[-1].split(), rows, strict=True)]
     return [word for word, _ in kept], torch.stack([some for _, some in kept])

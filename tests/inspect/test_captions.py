@@ -90,6 +90,13 @@ def test_the_cells_stand_after_a_question(tmp_path: Path, monkeypatch: pytest.Mo
     assert found.maps.flatten(1).argmax(1).tolist() == [5, 0]
 
 
+def test_an_empty_caption_has_no_path(tmp_path: Path) -> None:
+    run = small_run(tmp_path / "run", captions(tmp_path))
+    source = run.source_of(str(tmp_path / "pictures" / "0.png"))
+    with pytest.raises(ConfigError, match="empty"):
+        caption_path(run.task, run.network, source, " ")
+
+
 @pytest.mark.parametrize("layer", [-1, 0])
 def test_a_transformer_attends_with_each_layer(tmp_path: Path, layer: int) -> None:
     run = small_run(tmp_path / "run", captions(tmp_path), "transformer")
