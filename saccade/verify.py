@@ -23,6 +23,7 @@ from saccade.data.lines import Example
 from saccade.decoding.search import beam_search, greedy
 from saccade.decoding.steps import stepper
 from saccade.errors import CheckpointError
+from saccade.models.forecaster import StepForecaster
 from saccade.models.networks import Generator, Network, shifted
 from saccade.nn.distributions import Distribution
 from saccade.nn.dropout import RowSlice, slice_of
@@ -102,15 +103,18 @@ def verify(folder: Path) -> Iterator[Law]:
 def cached_is_uncached(sample: Sample) -> Law:
     """Step by step, with what a decoder keeps, gives the log-probabilities of all at once."""
     network = sample.network
-    if not isinstance(network, Generator):
+    if not isinstance(network, Generator | StepForecaster):
         return Law("", None, note=NO_DECODER)
     target = sample.batch.target
     cut = Padded(target.values[:, :MAX_COLUMNS], target.lengths.clamp(max=MAX_COLUMNS))
     tokens, said = shifted(cut)
     with torch.inference_mode():
-        memory = network.encode(sample.batch.sources)
-        whole, _ = network.decoder(tokens, network.decoder.start(memory, tokens.size(0)))
-        state, columns = network.decoder.start(memory, tokens.size(0)), []
+        if isinstance(network, StepForecaster):
+            _, state = network.start(sample.batch.sources)
+        else:
+            state = network.decoder.start(network.encode(sample.batch.sources), tokens.size(0))
+        whole, _ = network.decoder(tokens, state)
+        columns = []
         for t in range(tokens.size(1)):
             logits, state = network.decoder(tokens[:, t : t + 1], state)
             columns.append(logits)
