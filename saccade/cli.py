@@ -38,7 +38,7 @@ DataOrConfig = Annotated[
 ]
 TaskName = Annotated[
     str | None,
-    typer.Option(help="language, classify, tag or translate; else guessed from the file."),
+    typer.Option(help="As translate, classify, forecast (see the guides); else guessed."),
 ]
 DevFiles = Annotated[
     list[str] | None, typer.Option(help="A file to measure on (given twice for two aligned files).")
@@ -163,6 +163,10 @@ def predict(
     details: Annotated[
         bool, typer.Option("--details", help="With --json: tokens, alternatives, the beam's tree.")
     ] = False,
+    quantiles: Annotated[
+        str, typer.Option(help="Of a forecast, as in --quantiles 0.1,0.5,0.9.")
+    ] = "",
+    plot: Annotated[Path | None, typer.Option(help="A picture of a forecast, to be drawn.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Answer each line with a line. With --nbest up to N lines of score<TAB>text for each."""
@@ -182,6 +186,16 @@ def predict(
     device = _device(wanted)
     model = load(run, device)
     fellows = [load(other, device) for other in others or []]
+    if model.config.task.kind == "forecast":
+        from saccade.inspect.forecast import show
+
+        useless = {"--width": width, "--prefix": prefix, "--prefixes": prefixes, "--with": others}
+        useless |= {"--stream": stream, "--details": details, "--nbest": nbest > 1 and not sample}
+        options = [name for name, value in useless.items() if value]
+        print(show(model, file, quantiles, nbest if sample else 0, wanted, plot, as_json, options))
+        return
+    if quantiles or plot:
+        raise ConfigError("--quantiles and --plot are for forecasts: leave them out")
     named = file is not None and str(file) != "-"
     name = str(file) if named else "standard input"
     unknown: list[int] = []  # of each line that has what the model has no token for
@@ -261,8 +275,7 @@ def evaluate(
     if as_json:
         print(json.dumps(scores))
     else:
-        for name, value in scores.items():
-            print(f"{name}\t{value:.4f}")
+        print("\n".join(model.task.report(scores)))
 
 
 @app.command()

@@ -22,6 +22,7 @@ from saccade.check.characters import visible
 from saccade.check.findings import ADVICE, KEPT_PLACES, Finding, Group, Place, error, merged
 from saccade.check.profile import Array, LetterClasses
 from saccade.check.scan import Block, Scan
+from saccade.check.series import series_findings
 from saccade.check.tokenizers import TokenizerSample, UnseenTokens, reader_of
 from saccade.data.layout import detect_layout
 from saccade.data.lines import Defect, Example, counted, place
@@ -56,6 +57,9 @@ def check(
 
     `examples` and `dev_examples` are from memory, in place of the files that `data` names.
     """
+    if isinstance(task, c.Forecast):
+        yield from series_findings(task, data)
+        return
     has_labels = task.target_type in ("label", "labels")
     rows = data.train if examples is None else given(examples)
     dev_rows = data.dev if dev_examples is None else given(dev_examples)

@@ -48,6 +48,8 @@ ADVICE: dict[str, tuple[Level, str]] = {
     "clipped": ("warning", "record it again at a lower level"),
     "constant-number": ("warning", "there is nothing to learn in it: leave it out"),
     "far-number": ("warning", "is a unit or a decimal point wrong? Mend or remove it"),
+    "gaps": ("warning", "filled in where they are looked back to, not scored; fill what you know"),
+    "spike": ("warning", "a slip? Mend it, or empty the cell"),
     "no-break": ("info", "a blank of its own to most tokenizers: replace it if it means no more"),
     "ceiling": ("info", "no model that sees the source alone gets more right"),
     "tokenizer": ("info", "another cut: --set task.{key}.kind=char, .size=4000 ..."),

@@ -157,12 +157,35 @@ class PerWord(Strict):
     dropout: Share = 0.2
 
 
-Head = Annotated[Pooled | PerWord, Field(discriminator="kind")]
+class Horizon(Strict):
+    """All steps of a forecast at once; without an encoder a linear map of the look-back alone."""
+
+    kind: Literal["horizon"] = "horizon"
+    # a linear map from a series' own look-back, the same for all (Zeng et al. 2023)
+    shortcut: bool = True
+    pool: Literal["last", "mean", "max", "attention"] = "mean"  # of what an encoder has read
+    dropout: Share = 0.0
+    # of the likelihood's weights: 0 is none, with 1 means learn from squared errors alone
+    # (Seitzer et al. 2022)
+    beta: Annotated[float, Field(ge=0.0, le=1.0)] = 1.0
+
+
 HEADS = {  # which head writes which type of target, unless the task says otherwise
     "label": "pooled",
     "labels": "per_word",
     "numbers": "pooled",
+    "future": "horizon",
 }
+Head = Annotated[Pooled | PerWord | Horizon, Field(discriminator="kind")]
+
+
+class Frame(Strict):
+    """What is taken out of a window before it is read, and put back into its forecast."""
+
+    # subtracted from a window: its last value (NLinear), its mean (RevIN), or nothing
+    centre: Literal["last", "mean", "none"] = "last"
+    scale: bool = True  # divided by the deviation of the window
+    cycle: bool = False  # a learned cycle, of task.season steps, for each series (CycleNet)
 
 
 class Gaussian(Strict):

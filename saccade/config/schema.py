@@ -13,6 +13,7 @@ from saccade.config.networks import (
     Decoder,
     Encoder,
     Head,
+    Horizon,
     Output,
     PerWord,
     Pooled,
@@ -21,7 +22,16 @@ from saccade.config.networks import (
     RecurrentEncoder,
 )
 from saccade.config.readers import NonNegative, Positive, PositiveFloat, Share, Strict
-from saccade.config.tasks import Data, LanguageModel, NumberTask, Series, Tag, Task, Translate
+from saccade.config.tasks import (
+    Data,
+    Forecast,
+    LanguageModel,
+    NumberTask,
+    Series,
+    Tag,
+    Task,
+    Translate,
+)
 
 
 class Train(Strict):
@@ -85,33 +95,48 @@ class Config(Strict):
     @model_validator(mode="after")
     def fits(self) -> Self:
         """A task says which parts a network has."""
-        wanted = self.task.tables
+        wanted, optional = self.task.tables, self.task.optional
         for part in ("encoder", "decoder", "head", "output"):
             if part in wanted and getattr(self, part) is None:
                 raise ValueError(f"the task '{self.task.kind}' needs a table [{part}]")
-            if part not in wanted and getattr(self, part) is not None:
+            if part not in (*wanted, *optional) and getattr(self, part) is not None:
                 raise ValueError(
                     f"the task '{self.task.kind}' has no {part}: remove the table [{part}]"
                 )
         if self.head and self.head.kind != (kind := self.task.head_kind):
             raise ValueError(f"head: the task '{self.task.kind}' needs kind = '{kind}'")
+        if isinstance(self.task, Forecast):
+            if self.train.word_dropout:
+                raise ValueError("train: word_dropout: the task 'forecast' has no words")
+            if (self.head is None) == (self.decoder is None):
+                raise ValueError("the task 'forecast' needs a table [head] or a table [decoder]")
+            if self.decoder is not None and (self.encoder is None or self.output is None):
+                raise ValueError("a forecast by a [decoder] needs [encoder] and [output], too")
+            if self.output is not None and self.decoder is None:
+                raise ValueError("output: a head says Gaussians: remove the table [output]")
+            if isinstance(self.head, Horizon) and not (self.head.shortcut or self.encoder):
+                raise ValueError("head: without shortcut it needs a table [encoder]")
+            if self.task.frame.cycle and self.task.season == 1:
+                raise ValueError("task: frame.cycle needs a season of more than one step")
         if self.train.scheduled_sampling and self.task.kind != "translate":
             raise ValueError("train: scheduled_sampling is for the task 'translate' alone")
         if self.train.ctc and self.task.kind != "translate":
             raise ValueError("train: ctc is for the task 'translate' alone")
         if self.decode.ctc and not self.train.ctc:
             raise ValueError("decode: ctc is for a network that has CTC: set train.ctc, too")
-        pooled = self.head.pool if isinstance(self.head, Pooled) else ""
-        if pooled == "last" and not isinstance(self.encoder, RecurrentEncoder | Pyramid):
+        pooled = self.head.pool if isinstance(self.head, Pooled | Horizon) else ""
+        recurrent = self.encoder is None or isinstance(self.encoder, RecurrentEncoder | Pyramid)
+        if pooled == "last" and not recurrent:
             raise ValueError(
                 "head: pool 'last' is a recurrent encoder's last state; use mean, max or attention"
             )
         if isinstance(self.head, PerWord) and isinstance(self.encoder, Pyramid):
             said = "labels" if isinstance(self.task, Tag) else "numbers"
             raise ValueError(f"encoder: a pyramid has fewer positions than there are {said}")
-        if isinstance(self.task, NumberTask) and self.train.label_smoothing:
+        if isinstance(self.task, NumberTask | Forecast) and self.train.label_smoothing:
             raise ValueError(f"train: label_smoothing: the task '{self.task.kind}' has no labels")
-        if isinstance(self.task, Series) and self.decoder is not None and self.decoder.tied:
+        numbers = isinstance(self.task, Series | Forecast)
+        if numbers and self.decoder is not None and self.decoder.tied:
             raise ValueError("decoder: numbers have no table of embeddings: set tied = false")
         cut = self.task.tokenizer.kind if isinstance(self.task, Tag) else ""
         if cut in ("char", "bytes") and self.data.units == "characters":
@@ -120,10 +145,13 @@ class Config(Strict):
                 "character is a word: set tokenizer.kind = 'word'"
             )
         longest = self.task.context if isinstance(self.task, LanguageModel) else self.data.max_len
+        if isinstance(self.task, Forecast):
+            longest = max(self.task.lookback or 1, self.task.horizon or 1)
         for name in ("encoder", "decoder"):
             part = getattr(self, name)
             if getattr(part, "positions", "") == "learned" and part.max_positions < longest:
-                limit = "task.context" if self.task.kind == "language" else "data.max_len"
+                limits = {"language": "task.context", "forecast": "task.lookback"}
+                limit = limits.get(self.task.kind, "data.max_len")
                 raise ValueError(
                     f"{name}: {part.max_positions} learned positions are fewer than "
                     f"{limit} ({longest})"

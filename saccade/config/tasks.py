@@ -5,14 +5,14 @@ from typing import Annotated, ClassVar, Literal, NamedTuple, Self, get_args
 
 from pydantic import Field, model_validator
 
-from saccade.config.networks import HEADS
+from saccade.config.networks import HEADS, Frame
 from saccade.config.readers import Label, Numbers, Positive, Reader, Strict, Tokenizer, Tuple
 
 Column = int | str
 VECTOR = "vector"  # the source that the columns of data.vector make
 Part = Literal["encoder", "decoder", "head", "output"]
-# labels: one for each word of the source
-TargetType = Literal["none", "text", "label", "labels", "numbers"]
+# labels: one for each word of the source; future: how a series goes on
+TargetType = Literal["none", "text", "label", "labels", "numbers", "future"]
 
 
 class Source(NamedTuple):
@@ -26,6 +26,7 @@ class TaskSettings(Strict):
     """What a task tells the rest of the toolkit about itself."""
 
     tables: ClassVar[tuple[Part, ...]]  # the parts of its network
+    optional: ClassVar[tuple[Part, ...]] = ()  # and those that it may have
     target_type: ClassVar[TargetType]  # what an example has beside its source
 
     @property
@@ -190,8 +191,41 @@ class Series(NumberTask):
     kind: Literal["series"] = "series"
 
 
+class Forecast(TaskSettings):
+    """Numbers over time: how each series of a table goes on."""
+
+    tables = ()
+    optional = ("encoder", "decoder", "head", "output")
+    target_type = "future"
+
+    kind: Literal["forecast"] = "forecast"
+    time: str = ""  # the column of times; "" is found, or rows are in order
+    id: str = ""  # of a file with a row a value: the column that tells series apart
+    series: Tuple = ()  # the columns to forecast; () is all numbers
+    past: Tuple = ()  # covariates that are known up to now
+    known: Tuple = ()  # covariates that are known in the future, too
+    horizon: Annotated[int, Field(gt=0, le=10_000)] | None = None  # steps that are forecast
+    lookback: Annotated[int, Field(gt=0, le=100_000)] | None = None  # steps that they are read from
+    season: Annotated[int, Field(gt=0, le=100_000)] | None = None  # steps; 1 is none
+    # independent: each series is an example of its own, with the same weights; joint: all are one
+    channels: Literal["independent", "joint"] = "independent"
+    metric: Literal["mse", "mae", "mase", "crps"] = "crps"  # the best model is by this
+    frame: Frame = Frame()
+    # of errors: those of the file, or the deviations of each series in the training rows
+    units: Literal["file", "standard"] | None = None
+
+    def sources(self, names: Sequence[Column]) -> list[Source]:
+        return []
+
+
+def covariate_sets(task: Forecast, series: int) -> int:
+    """How many sets of covariates a window has: one, or one for each of several series."""
+    return series if task.id and task.channels == "joint" else 1
+
+
 Task = Annotated[
-    LanguageModel | Classify | Tag | Translate | Regress | Series, Field(discriminator="kind")
+    LanguageModel | Classify | Tag | Translate | Regress | Series | Forecast,
+    Field(discriminator="kind"),
 ]
 
 TASKS: dict[str, type[TaskSettings]] = {

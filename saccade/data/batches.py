@@ -19,6 +19,7 @@ from torch import Tensor
 
 from saccade.data.corpora import AnyColumn, Array, Column, Corpus
 from saccade.data.media import Draw, Features
+from saccade.data.windows import Windows
 from saccade.errors import CheckpointError
 from saccade.nn.padded import Padded
 
@@ -60,6 +61,8 @@ class Batch:
 
 def collate(corpus: Corpus, rows: Array, draw: Draw | None = None) -> Batch:
     """These rows of a corpus as one batch; with a seed and an epoch, media are augmented."""
+    if isinstance(corpus.target, Windows):
+        return Batch(*corpus.target.parts(rows))
     sources = tuple(padded(column, rows, draw) for column in corpus.sources)
     return Batch(sources, padded(corpus.target, rows))
 

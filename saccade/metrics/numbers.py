@@ -1,8 +1,13 @@
-"""How far numbers are from the right ones; what is missing (NaN) in the right ones is left out."""
+"""How far numbers are from the right ones, and how well a distribution says so.
 
+What is missing (NaN) in the right ones is left out.
+"""
+
+from math import pi, sqrt
 from typing import Any
 
 import numpy as np
+import torch
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -29,3 +34,45 @@ def r2(guess: Array, gold: Array) -> float:
     left = np.where(there, (gold - guess) ** 2, 0.0).sum(0)
     vary = total > 1e-12 * np.maximum(np.abs(mean), 1e-12) ** 2 * count
     return float(np.mean(1.0 - left[vary] / total[vary])) if vary.any() else 0.0
+
+
+def mse(guess: Array, gold: Array) -> float:
+    """The mean squared error, over all numbers."""
+    return float(np.nanmean((guess - gold) ** 2))
+
+
+def mase(guess: Array, gold: Array, naive: Array) -> float:
+    """The mean absolute scaled error: in units of the naive forecast's own, `naive`.
+
+    Hyndman & Koehler 2006
+    """
+    return float(np.nanmean(np.abs(guess - gold) / naive))
+
+
+def coverage(low: Array, high: Array, gold: Array) -> float:
+    """The percentage of right numbers from `low` to `high`."""
+    inside = np.where(np.isnan(gold), np.nan, (gold >= low) & (gold <= high))
+    return float(100 * np.nanmean(inside))
+
+
+def crps(mean: Array, deviation: Array, gold: Array) -> Array:
+    """The continuous ranked probability score of each number, said by a Gaussian.
+
+    Of deviation 0 the absolute error. Gneiting & Raftery 2007, equation 21
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        z = np.where(deviation > 0, (gold - mean) / deviation, 0.0)
+    below = torch.special.ndtr(torch.from_numpy(np.asarray(z, np.float64))).numpy()
+    density = np.exp(-0.5 * z * z) / sqrt(2 * pi)
+    found = deviation * (z * (2 * below - 1) + 2 * density - 1 / sqrt(pi))
+    return np.asarray(np.where(deviation > 0, found, np.abs(gold - mean)))
+
+
+def sample_crps(samples: Array, gold: Array) -> Array:
+    """The same, said by two or more samples (n, ...): E|X - y| - E|X - X'| / 2, X' another one."""
+    n = len(samples)
+    assert n > 1
+    weights = 2 * np.arange(1, n + 1) - n - 1  # sum of all |a - b|, from the order of the samples
+    weights = weights.reshape(-1, *[1] * (samples.ndim - 1))
+    apart = 2 * (weights * np.sort(samples, 0)).sum(0) / (n * (n - 1))
+    return np.asarray(np.abs(samples - gold).mean(0) - apart / 2)

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from saccade import config as c
-from saccade.models import decoders, encoders, heads
+from saccade.models import decoders, encoders, forecaster, heads
 from saccade.models.networks import Classifier, Generator, Network, Regressor, Tagger
-from saccade.nn import attention, bodies, distributions, positions, stems
+from saccade.nn import attention, bodies, distributions, horizon, positions, stems
 from saccade.nn.convolution import GatedConvolution
 from saccade.nn.dropout import WordDropout
 from saccade.nn.products import Linear
@@ -121,8 +121,42 @@ def build_network(config: c.Config, sources: Sequence[Source], target: Target) -
             assert isinstance(target, c.Reals)
             ends = number_ends(config.decoder, config.output, target)
             return Generator(encoder, build_decoder(config.decoder, ends, encoder.dim))
+        case c.Forecast():
+            assert isinstance(target, Inventory)
+            return build_forecaster(config, config.task, encoder, target.size)
         case _:
             assert_never(config.task)
+
+
+def build_forecaster(
+    config: c.Config, task: c.Forecast, encoder: encoders.AnyEncoder | None, series: int
+) -> forecaster.AnyForecaster:
+    """The network of a forecast, for so many series."""
+    assert task.lookback
+    assert task.horizon
+    assert task.season
+    assert encoder is None or isinstance(encoder, encoders.Encoder)
+    S, H, many = task.lookback, task.horizon, c.covariate_sets(task, series)
+    channels = series if task.channels == "joint" else 1
+    past, known = many * len(task.past), many * len(task.known)
+    effects = horizon.Effects(series, task.season if task.frame.cycle else 1, known)
+    frame = forecaster.WindowFrame(
+        S, H, channels, known, effects, task.frame.centre, task.frame.scale
+    )
+    if config.decoder is not None:
+        assert config.output is not None
+        assert encoder is not None
+        ends = number_ends(config.decoder, config.output, c.Reals(channels))
+        decoder = build_decoder(config.decoder, ends, encoder.dim)
+        return forecaster.StepForecaster(frame, encoder, decoder)
+    head, settings = None, config.head
+    assert isinstance(settings, c.Horizon)
+    if encoder is not None:
+        output = nn.Linear(encoder.dim, 2 * H * channels)
+        head = heads.Pooled(encoder.dim, output, settings.pool, settings.dropout)
+    shortcut = horizon.Shortcut(S, H, past) if settings.shortcut else None
+    spread = horizon.Spread(series, H)
+    return forecaster.Forecaster(frame, shortcut, encoder, head, spread, settings.beta)
 
 
 def build_encoders(
@@ -266,7 +300,7 @@ def number_ends(config: c.Decoder, output: c.Output, target: c.Reals) -> decoder
 
 def build_head(config: c.Head, dim: int, output: nn.Module) -> heads.Pooled | heads.PerWord:
     match config:
-        case c.Pooled():
+        case c.Pooled() | c.Horizon():
             return heads.Pooled(dim, output, config.pool, config.dropout)
         case c.PerWord():
             return heads.PerWord(output, config.dropout)
@@ -356,6 +390,8 @@ def init_weights(network: nn.Module) -> None:
         match module:
             case Embedding():
                 nn.init.normal_(module.weight, std=module.embedding_dim**-0.5)
+            case horizon.Effects() | horizon.Shortcut() | horizon.Spread():
+                module.reset_parameters()
             case nn.Embedding():
                 nn.init.normal_(module.weight, std=0.02)
             case nn.RNNBase():

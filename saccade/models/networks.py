@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from saccade.models.decoders import Decoder, Inputs, RecurrentDecoder
 from saccade.models.encoders import AnyEncoder
+from saccade.models.forecaster import AnyForecaster
 from saccade.models.heads import Monotone, PerWord, Pooled
 from saccade.nn.distributions import Distribution
 from saccade.nn.dropout import uniform
@@ -165,7 +166,7 @@ class Regressor(nn.Module):
         return self.distribution.loss(gold.real(raw), gold.real(gold.values)), None
 
 
-Network = Generator | Classifier | Tagger | Regressor
+Network = Generator | Classifier | Tagger | Regressor | AnyForecaster
 
 
 def shifted(target: Padded) -> tuple[Inputs, Padded]:

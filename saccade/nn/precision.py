@@ -16,6 +16,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from saccade.nn.distributions import Distribution
+from saccade.nn.horizon import Effects, Shortcut, Spread
+
+SUMS = Effects | Shortcut | Spread  # of a forecast, whose window is single precision
 
 # Of what is computed, not of a module, as torch's own modes; no other thread sees it.
 _computing: ContextVar[torch.dtype | None] = ContextVar("number format", default=None)
@@ -48,7 +51,7 @@ class Halved(nn.Module):
         self.network, self.dtype = network, dtype
         stay = {id(p) for module in single for p in module.parameters()}
         for module in network.modules():
-            if isinstance(module, nn.Embedding | nn.LayerNorm | nn.RMSNorm | Distribution):
+            if isinstance(module, nn.Embedding | nn.LayerNorm | nn.RMSNorm | Distribution | SUMS):
                 stay |= {id(p) for p in module.parameters()}
         self.names = [name for name, p in network.named_parameters() if id(p) not in stay]
         self.weights: dict[str, Tensor] = {}

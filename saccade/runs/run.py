@@ -11,6 +11,7 @@ data/              the tokenised corpus
 import os
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import islice, repeat
@@ -27,11 +28,13 @@ from saccade.data.lines import Defect, Example
 from saccade.data.media import Cell, MediaField, required
 from saccade.data.memory import given
 from saccade.data.sources import columns_expected, examples, read
+from saccade.data.windows import Windows
 from saccade.engines.choose import Engines
 from saccade.engines.ctranslate2 import export
 from saccade.engines.local import Pending
 from saccade.errors import CheckpointError, ConfigError, DataError
 from saccade.models.build import allocate
+from saccade.models.forecaster import AnyForecaster
 from saccade.models.networks import Generator, Network
 from saccade.runs import files
 from saccade.runs.folder import read_config
@@ -42,6 +45,7 @@ from saccade.setup.prepare import (
     reopen,
 )
 from saccade.tasks.exact import Compared, compare
+from saccade.tasks.forecast import Continuation, Forecast, windows_in
 from saccade.tasks.generate import GeneratingTask, check_members
 from saccade.tasks.labels import LabelTask
 from saccade.tasks.registry import load_task
@@ -386,14 +390,18 @@ class Run:
         others: Sequence["Run"] = (),
     ) -> Evaluation:
         """The same, on its way: a generator that yields the share done and returns the metrics."""
-        if data:
+        rows: Sequence[Example]
+        if data and isinstance(self.task, Forecast):
+            corpus = self.task.corpus(self._windows(self.task, data))
+            rows = self.task.examples(corpus)
+        elif data:
             rows = list(self._examples(data[0] if len(data) == 1 else data))
             self._check_labels(rows)
             rows = [self._located_row(row) for row in rows]
             corpus = self.task.encode(rows)
         else:
             found = reopen(self.config, self.folder)
-            corpus, rows = found.dev, list(found.dev_examples)
+            corpus, rows = found.dev, found.dev_examples
             check_ids(self.task, corpus, self.folder)
             if self.task.fallible:
                 self.task.remember(corpus, rows)
@@ -412,12 +420,38 @@ class Run:
         network = self.engines.packed(int8=True) if decode.int8 else self.network
         return (yield from self.task.evaluating(network, corpus, rows, quick=False))
 
+    def _windows(self, task: Forecast, data: Sequence[Any]) -> Windows:
+        """All windows of a table; the first look back to the run's own rows, if they continue."""
+        if len(data) != 1:
+            raise ConfigError(f"a forecast is measured on one table of series, not {len(data)}")
+        if not isinstance(data[0], str | os.PathLike):
+            raise ConfigError("a forecast is measured on the table in a file: give its path")
+        before = None
+        with suppress(CheckpointError):  # its data may be gone
+            before = task.table_of(windows_in(reopen(self.config, self.folder).dev))
+        return task.windows_of(task.table_in(os.fspath(data[0])), before)
+
+    def forecast(
+        self,
+        path: str | os.PathLike[str],
+        quantiles: Sequence[float] = (),
+        samples: int = 0,
+        seed: int = 1,
+    ) -> Continuation:
+        """How the series of a table go on: means, quantiles, and samples of all steps."""
+        if not isinstance(self.task, Forecast) or not isinstance(self.network, AnyForecaster):
+            raise ConfigError(f"the task '{self.config.task.kind}' does not forecast")
+        table = self.task.table_in(os.fspath(path))
+        return self.task.forecast(self.network, table, quantiles, samples, seed)
+
     def score(self, *data: Any) -> Iterator[tuple[float, int]]:
         """For each example of these files log p(target | source), and of how many tokens.
 
         In place of files, examples from memory, as for `evaluate`.
         """
         rows = self._examples(data[0] if len(data) == 1 else data)
+        if isinstance(self.task, Forecast):
+            rows = iter(self.task.examples(self.task.corpus(self._windows(self.task, data))))
         for some in chunks(rows, LINES_AT_ONCE):
             self._check_labels(some)
             yield from self.task.score(self.network, [self._located_row(row) for row in some])

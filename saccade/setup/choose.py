@@ -24,6 +24,7 @@ from saccade.errors import ConfigError, DataError
 from saccade.models.presets import expand
 from saccade.setup.media import media_defaults, tables_of
 from saccade.setup.numbers import number_defaults
+from saccade.setup.series import fill_forecast, is_forecast, least_forecast
 from saccade.setup.survey import Survey, survey, tag_separator
 
 
@@ -55,6 +56,8 @@ def fill_config(raw: dict[str, Any], where: str) -> tuple[c.Config, str]:
 
 def survey_and_fill(raw: dict[str, Any], where: str) -> tuple[c.Config, str, Survey]:
     """The same, and the survey of the training examples, which spares `prepare` one."""
+    if is_forecast(raw):
+        return *fill_forecast(raw, where), Survey()
     layout, known = _with_layout(raw, where)
     plain, kind = _parse_without_task(known, where), known["task"]["kind"]
     cut_by_source = not plain.data.dev and c.TASKS[kind].target_type != "none"
@@ -65,6 +68,9 @@ def survey_and_fill(raw: dict[str, Any], where: str) -> tuple[c.Config, str, Sur
 
 def task_and_data(raw: dict[str, Any], where: str) -> tuple[c.Task, c.Data]:
     """The task and the data as `fill_config` would have them, however broken some rows are."""
+    if is_forecast(raw):
+        config = least_forecast(raw, where)
+        return config.task, config.data
     _, known = _with_layout(raw, where)
     data, kind = _parse_without_task(known, where).data, known["task"]["kind"]
     rows = (row for row in read(data.train, data, kind) if isinstance(row, Example))

@@ -1,5 +1,6 @@
 """Examples from memory, kept in the run that learns from them: it stays enough by itself."""
 
+import csv
 import json
 import os
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from saccade.data.layout import detect_layout
 from saccade.data.lines import UNSCORED, Example
 from saccade.data.memory import Memory
 from saccade.data.sources import examples
-from saccade.errors import ConfigError
+from saccade.errors import ConfigError, DataError
 from saccade.setup.media import tables_of
 
 
@@ -31,6 +32,8 @@ def keep_examples(
     kind = task.get("kind") if isinstance(task, dict) else None
     if kind is not None and kind not in c.TASKS:
         raise ConfigError(f"{where}: no task {kind!r}; choose one of {', '.join(c.TASKS)}")
+    if kind == "forecast":
+        return keep_tables(raw, folder, train, dev)
     data = validate(_Table, {"data": table}, where).data
     layout = detect_layout(train, data, kind)
     data = layout.fill(data)
@@ -58,6 +61,29 @@ def keep_examples(
     if media:
         task["columns"] = tables_of(dict(layout.media), task.get("columns", {}))
     return raw | {"task": task, "data": table | columns | files}
+
+
+def keep_tables(
+    raw: dict[str, Any], folder: Path, train: Memory, dev: Memory | None
+) -> dict[str, Any]:
+    """The same for tables of series, as CSV: a row of each is an object with the same keys."""
+    files = {}
+    folder.mkdir(exist_ok=True)
+    for name, rows in (("train", train), ("dev", dev)):
+        if rows is None:
+            continue
+        path = folder / f"{name}.csv"
+        with path.open("w", encoding="utf-8", newline="") as file:
+            write, names = csv.writer(file, lineterminator="\n").writerow, None
+            for number, row in enumerate(rows, 1):
+                if not isinstance(row, dict) or (names is not None and list(row) != names):
+                    raise DataError(f"example {number}: a row has the columns of the first one")
+                if names is None:
+                    names = list(row)
+                    write(names)
+                write(["" if value is None else value for value in row.values()])
+        files[name] = [str(path)]
+    return raw | {"data": raw.get("data", {}) | files}
 
 
 def _located(row: Example, media: Sequence[int], folders: set[str]) -> tuple[Example, set[str]]:

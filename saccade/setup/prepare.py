@@ -12,10 +12,12 @@ import numpy as np
 from saccade import config as c
 from saccade.data.corpora import Array, Corpus, Examples, save_examples, write_corpus
 from saccade.data.lines import Example
+from saccade.data.seasons import train_and_dev
 from saccade.data.sources import REPORTED_DEFECTS, unseen
 from saccade.errors import DataError
 from saccade.setup.split import Split
 from saccade.setup.survey import Survey
+from saccade.tasks.forecast import Forecast
 from saccade.tasks.labels import LabelTask
 from saccade.tasks.registry import load_task, task_class
 from saccade.tasks.task import Task, chunks
@@ -37,6 +39,8 @@ def prepare(config: c.Config, folder: Path, seen: Survey | None = None) -> Prepa
 
     `seen` is the survey of the training examples, if there is one: they are not surveyed again.
     """
+    if isinstance(config.task, c.Forecast):
+        return prepare_series(config, folder)
     parts = Split(config, seen)
     task = task_class(config).fit(config, parts.train)
     dev = parts.dev
@@ -73,6 +77,25 @@ def prepare(config: c.Config, folder: Path, seen: Survey | None = None) -> Prepa
     return reopened(task, folder, left_out)
 
 
+def prepare_series(config: c.Config, folder: Path) -> Prepared:
+    """The same for a table of series, whose windows are made when they are wanted."""
+    assert isinstance(config.task, c.Forecast)
+    train, dev, first = train_and_dev(config.task, config.data)
+    task = Forecast.fit_table(config, train)
+    task.save(folder)
+    data = folder / "data"
+    shutil.rmtree(data, ignore_errors=True)
+    windows = task.series.windows(train, task.series.span.lookback)
+    write_corpus(data, "train", [task.corpus(windows)])
+    measured = task.series.windows(dev, first or task.series.span.lookback)
+    order = np.random.default_rng(config.seed).permutation(len(measured))
+    write_corpus(data, "dev", [task.corpus(measured.take(order))])
+    if not len(windows) or not len(measured):
+        file, what = (dev.file, "measure on") if len(windows) else (train.file, "learn from")
+        raise DataError(f"{file}: no window to {what}: too few rows, or too many gaps")
+    return reopened(task, folder, 0)
+
+
 def is_short(task: Task, corpus: Corpus) -> Array:
     """Which examples are within data.max_len; a line of a stream has no length of its own."""
     if task.config.task.target_type == "none":
@@ -90,6 +113,8 @@ def whereabouts(task: Task, numbers: Collection[int]) -> dict[int, str]:
     """
     found: dict[int, str] = {}
     number = 0
+    if isinstance(task, Forecast):  # a window is many lines
+        return found
     if not all(map(os.path.isfile, task.config.data.train)):  # a pipe is not read twice
         return found
     with suppress(DataError, OSError):
@@ -120,6 +145,8 @@ def reopen(config: c.Config, folder: Path) -> Prepared:
 def reopened(task: Task, folder: Path, left_out: int) -> Prepared:
     data = folder / "data"
     train, dev = (task.open_corpus(data, name) for name in ("train", "dev"))
+    if isinstance(task, Forecast):
+        return Prepared(task, train, dev, task.examples(dev), left_out)
     rows = Examples(data / "dev.jsonl")
     if task.reads_media:
         task.remember(dev, rows)

@@ -5,6 +5,7 @@ from typing import assert_never
 
 from saccade import config as c
 from saccade.tasks.classify import Classify
+from saccade.tasks.forecast import Forecast
 from saccade.tasks.language import LanguageModel
 from saccade.tasks.regress import Regress
 from saccade.tasks.series import Series
@@ -27,6 +28,8 @@ def task_class(config: c.Config) -> type[Task]:
             return Regress
         case c.Series():
             return Series
+        case c.Forecast():
+            return Forecast
         case _:
             assert_never(config.task)
 

@@ -213,6 +213,10 @@ class Task(ABC):
         """The same, for those who wait for its end."""
         return result_of(self.evaluating(network, corpus, examples, quick))
 
+    def report(self, scores: dict[str, float]) -> list[str]:
+        """The metrics as lines for people."""
+        return [f"{name}\t{value:.4f}" for name, value in scores.items()]
+
     @abstractmethod
     def predict(self, network: Any, queries: Sequence[Query], request: Request) -> list[Prediction]:
         """A prediction for each query, in order."""

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from saccade.data.batches import Batch, Batches, Epoch
 from saccade.data.lines import Example
+from saccade.data.windows import WindowExamples
 from saccade.errors import TrainingError
 from saccade.runs import checkpoints, files
 from saccade.runs.failures import within_memory, writing
@@ -106,6 +107,8 @@ def expected(trainer: Trainer, batches: int, step: float) -> float:
 
 
 def longest(examples: Sequence[Example]) -> list[Example]:
+    if isinstance(examples, WindowExamples):  # all are of one length
+        return list(examples[:DEV_EXAMPLES])
     return nsmallest(DEV_EXAMPLES, examples, key=lambda row: -sum(map(len, row.source)))
 
 

@@ -54,7 +54,7 @@ from saccade.training.stop import Interrupted, Stop
 from saccade.training.trainer import Trainer
 
 REPLACED = (  # what a run writes into its folder, beside config.toml, in the place of what is there
-    *("checkpoints", "data", "model.safetensors"),
+    *("checkpoints", "data", "model.safetensors", "baselines.safetensors"),
     *("labels.json", "source.json", "target.json", "tokenizer.json"),
 )
 APPENDED = ("metrics.jsonl", "tensorboard")

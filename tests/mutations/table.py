@@ -1,5 +1,6 @@
 """The mutations: what is broken, and which fast tests have to notice it."""
 
+from tests.mutations.forecasts import FORECASTS
 from tests.mutations.media import MEDIA
 from tests.mutations.networks import MODELS, NN
 from tests.mutations.numbers import NUMBERS
@@ -7,4 +8,7 @@ from tests.mutations.searches import DECODING
 from tests.mutations.tables import TABLES
 from tests.mutations.trainings import MEASURES, TRAINING
 
-MUTATIONS = (*NN, *MODELS, *DECODING, *TRAINING, *MEASURES, *MEDIA, *TABLES, *NUMBERS)
+MUTATIONS = (
+    *(*NN, *MODELS, *DECODING, *TRAINING, *MEASURES),
+    *(*MEDIA, *TABLES, *NUMBERS, *FORECASTS),
+)

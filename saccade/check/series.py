@@ -1,0 +1,69 @@
+"""What is wrong with tables of series: defects of their files, gaps, spikes, too few rows."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from saccade import config as c
+from saccade.check.findings import Finding, Group, error
+from saccade.data.lines import FileError, counted, place
+from saccade.data.seasons import defects_of, refuse_overlap, settled
+from saccade.data.series import Known, Table, scan_table
+
+SPIKE = 12.0  # times the usual distance between two values, on both sides of one
+
+
+def series_findings(task: c.Forecast, data: c.Data) -> Iterator[Finding]:
+    """Errors, which training refuses; then warnings, a group for each code."""
+    table, defects = scan_table(data.train[0], task, data)
+    yield from map(error, defects)
+    dev = None
+    if table is not None:
+        whole, _ = settled(task, table, data)
+        yield from map(error, defects_of(table, whole, data))
+        if data.dev:
+            known = Known(table.roles, table.names, table.clock)
+            dev, defects = scan_table(data.dev[0], task, data, known)
+            yield from map(error, defects)
+    if table is not None and dev is not None and table.clock is not None:
+        try:
+            refuse_overlap(table, dev)
+        except FileError as problem:
+            yield error(problem.defect)
+    gaps, spikes = Group(), Group()
+    for one in (table, dev):
+        if one is not None:
+            _gaps(gaps, one)
+            _spikes(spikes, one)
+    yield from (group.finding(code) for code, group in (("gaps", gaps), ("spike", spikes))
+                if group.count)  # fmt: skip
+
+
+def _gaps(group: Group, table: Table) -> None:
+    """Runs of missing values, each at its first row."""
+    for name, series in zip(table.names, table.values.T, strict=True):
+        missing = np.isnan(series)
+        starts = np.flatnonzero(missing & ~np.append(False, missing[:-1]))
+        ends = np.flatnonzero(missing & ~np.append(missing[1:], False))
+        for first, last in zip(starts.tolist(), ends.tolist(), strict=True):
+            what = f"{counted(last - first + 1, 'gap')} in {name!r} at {table.time(first)}"
+            group.add(_where(table, first), what)
+
+
+def _spikes(group: Group, table: Table) -> None:
+    """Values that are far from both their neighbours, on the same side."""
+    for name, series in zip(table.names, table.values.T, strict=True):
+        rows = np.flatnonzero(~np.isnan(series))
+        apart = np.diff(series[rows])
+        usual = np.median(np.abs(apart)) if len(apart) > 2 else 0.0
+        if usual <= 0:
+            continue
+        far = np.minimum(np.abs(apart[:-1]), np.abs(apart[1:])) > SPIKE * usual
+        far &= np.sign(apart[:-1]) != np.sign(apart[1:])
+        for row in rows[1:-1][far].tolist():
+            group.add(_where(table, row), f"{series[row]:g} in {name!r} is far from its neighbours")
+
+
+def _where(table: Table, row: int) -> str:
+    line = int(table.lines[row])
+    return place(table.file, line) if line else table.file

@@ -1,0 +1,89 @@
+"""Forecasts to look at: as a table, as JSON, and as a picture with its intervals."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from saccade.errors import ConfigError
+from saccade.runs.run import Run
+from saccade.tasks.forecast import INTERVAL, Continuation
+
+SHOWN_HORIZONS, SHOWN_ROWS = 4, 50  # of what came before, the more of the two
+MAX_PANELS = 12  # series in one picture
+STANDARD_INPUT = "/dev/stdin"
+
+
+def show(
+    run: Run,
+    file: Path | None,
+    quantiles: str,
+    samples: int,
+    decode: Mapping[str, Any],
+    plot: Path | None,
+    as_json: bool,
+    useless: Sequence[str],
+) -> str:
+    """How the table in a file goes on, as text; with `plot` also as a picture.
+
+    `useless` are options that were given, and have nothing to do with a forecast.
+    """
+    if useless or set(decode) - {"kind", "seed"}:
+        what = useless[0] if useless else f"decode.{min(set(decode) - {'kind', 'seed'})}"
+        raise ConfigError(f"{what}: a forecast does not search: leave it out")
+    levels = _levels(quantiles)
+    name = STANDARD_INPUT if file is None or str(file) == "-" else str(file)
+    seed = decode.get("seed", 1)
+    drawn = _ends() if plot is not None else ()
+    found = run.forecast(name, (*levels, *drawn), samples, seed)
+    if plot is not None:
+        draw(found, plot)
+    found = found.with_levels(levels)
+    return json.dumps(found.record()) if as_json else found.csv().rstrip("\n")
+
+
+def _levels(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.split(",") if part.strip())
+    except ValueError:
+        raise ConfigError(f"--quantiles {text}: write them as in 0.1,0.5,0.9") from None
+
+
+def _ends() -> tuple[float, float]:
+    return round((1 - INTERVAL) / 2, 9), round((1 + INTERVAL) / 2, 9)
+
+
+def draw(found: Continuation, path: str | Path) -> None:
+    """History, forecast and its 80 % interval, a panel a series; needs the extra `plot`."""
+    try:
+        from matplotlib.figure import Figure
+        from matplotlib.ticker import MaxNLocator
+    except ImportError:
+        raise ConfigError("pictures need matplotlib: pip install 'saccade[plot]'") from None
+    table, H = found.table, len(found.mean)
+    names = table.names[:MAX_PANELS]
+    low, high = (found.quantiles[found.levels.index(level)] for level in _ends())
+    figure = Figure(figsize=(8, 1.2 + 2.0 * len(names)), layout="constrained")
+    before = max(0, found.first - max(SHOWN_HORIZONS * H, SHOWN_ROWS))
+    past = np.arange(before, found.first)
+    future = np.arange(found.first - 1, found.first + H)  # from the last value on
+    for i, name in enumerate(names):
+        axes = figure.add_subplot(len(names), 1, i + 1)
+        axes.plot(past, table.values[before : found.first, i], color="black", linewidth=1)
+        last = table.values[found.first - 1, i]
+        mean, least, most = (np.append(last, part[:, i]) for part in (found.mean, low, high))
+        axes.plot(future, mean, color="tab:blue", linewidth=1.5, label="forecast")
+        band = f"{INTERVAL:.0%} interval"
+        axes.fill_between(future, least, most, color="tab:blue", alpha=0.25, label=band)
+        axes.set_title(name, fontsize=9, loc="left")
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+        axes.xaxis.set_major_formatter(lambda x, _: table.time(round(x)))
+        axes.tick_params(labelsize=7)
+        if i == 0:
+            axes.legend(fontsize=7, loc="upper left")
+    try:
+        figure.savefig(path, dpi=150)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: cannot be drawn: {error}") from None

@@ -1,0 +1,111 @@
+"""What every forecast is measured beside: the value a season ago, and least squares.
+
+Both are fitted to the windows of the training rows, and say a mean and a deviation of each step,
+as a network does. Windows are read some at a time, so memory does not grow with them.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from saccade.data.corpora import Array
+from saccade.data.windows import SeriesField, Windows
+from saccade.errors import CheckpointError
+
+NUMBERS_AT_ONCE = 1 << 22  # of windows that are read together
+RIDGE = 1e-3  # of the mean squared input, for each window
+FILE = "baselines.safetensors"
+
+
+@dataclass(frozen=True)
+class Baselines:
+    """Seasonal-naive and linear forecasts of windows, in units of the training rows' deviation."""
+
+    season: int
+    weights: Array  # (S, H): of a look-back less its last value, to what comes less this value
+    naive_deviation: Array  # (N, H)
+    linear_deviation: Array
+
+    @classmethod
+    def fit(cls, windows: Windows, season: int) -> "Baselines":
+        S, H, N = windows.span.lookback, windows.span.horizon, windows.values.shape[1]
+        inputs, outputs, energy, count = np.zeros((S, S)), np.zeros((S, H)), 0.0, 0
+        for rows in _some(windows):
+            x, y = _differences(windows, rows)
+            whole = ~np.isnan(y).any(1)
+            x, y = x[whole], y[whole]
+            inputs += x.T @ x
+            outputs += x.T @ y
+            energy, count = energy + float((x**2).sum()), count + len(x)
+        ridge = RIDGE * energy / max(S, 1) + 1e-12
+        weights = np.linalg.solve(inputs + ridge * np.eye(S), outputs)
+        found = cls(season, weights, np.zeros((N, H)), np.zeros((N, H)))
+        sums, squares = np.zeros((N, H)), np.zeros((2, N, H))
+        for rows in _some(windows):
+            gold, (_, series) = windows.targets(rows), windows.places(rows)
+            for i, (mean, _) in enumerate(found.forecast(windows, rows).values()):
+                np.add.at(squares[i], series, np.nan_to_num(gold - mean).transpose(0, 2, 1) ** 2)
+            np.add.at(sums, series, ~np.isnan(gold).transpose(0, 2, 1))
+        naive, linear = np.sqrt(squares / np.maximum(sums, 1))
+        return cls(season, weights, naive, linear)
+
+    def forecast(self, windows: Windows, rows: Array) -> dict[str, tuple[Array, Array]]:
+        """Of each method the mean and the deviation of some windows, (B, H, C)."""
+        first, series = windows.places(rows)
+        past, _ = windows.read(first, series)
+        own = past[..., : series.shape[1]].transpose(0, 2, 1)  # (B, C, S)
+        B, C, S = own.shape
+        x, last = (own - own[..., -1:]).reshape(-1, S), own[..., -1:]
+        linear = ((x @ self.weights).reshape(B, C, -1) + last).transpose(0, 2, 1)
+        again = np.arange(windows.span.horizon) % self.season
+        naive = windows.history(rows, self.season)[:, again]
+        return {
+            "seasonal_naive": (naive, self.naive_deviation[series].transpose(0, 2, 1)),
+            "linear": (linear, self.linear_deviation[series].transpose(0, 2, 1)),
+        }
+
+    def save(self, folder: Path) -> None:
+        tensors = {name: np.ascontiguousarray(getattr(self, name), np.float32) for name in TENSORS}
+        safetensors.numpy.save_file(tensors, folder / FILE)
+
+    @classmethod
+    def load(cls, folder: Path, field: SeriesField, season: int) -> "Baselines":
+        """What `save` wrote; CheckpointError if it does not fit."""
+        path, span, N = folder / FILE, field.span, len(field.known.names)
+        shapes = [(span.lookback, span.horizon), (N, span.horizon), (N, span.horizon)]
+        tensors: dict[str, Any] = {}
+        try:
+            with safetensors.safe_open(path, "numpy") as file:
+                for name, shape in zip(TENSORS, shapes, strict=True):
+                    if tuple(file.get_slice(name).get_shape()) != shape:
+                        raise ValueError(f"'{name}' has another shape than {shape}")
+                    tensors[name] = file.get_tensor(name).astype(np.float64)
+        except Exception as error:  # the library has no one class for what a file can be
+            raise CheckpointError(f"{path}: cannot be read: {error!s:.200}: train anew") from None
+        return cls(season, *(tensors[name] for name in TENSORS))
+
+
+TENSORS = ("weights", "naive_deviation", "linear_deviation")
+
+
+def _some(windows: Windows) -> list[Array]:
+    """The numbers of all windows, some at a time."""
+    width = (windows.span.lookback + windows.span.horizon) * (
+        windows.values.shape[1] if windows.span.joint else 1
+    )
+    size = max(1, NUMBERS_AT_ONCE // width)
+    return [np.arange(i, min(i + size, len(windows))) for i in range(0, len(windows), size)]
+
+
+def _differences(windows: Windows, rows: Array) -> tuple[Array, Array]:
+    """Look-backs (n, S) and targets (n, H), less the last value before these."""
+    first, series = windows.places(rows)
+    past, _ = windows.read(first, series)
+    own = past[..., : series.shape[1]].astype(np.float64)
+    parts = own, windows.targets(rows)
+    x, y = ((part - own[:, -1:]).transpose(0, 2, 1) for part in parts)
+    return x.reshape(-1, x.shape[-1]), y.reshape(-1, y.shape[-1])
