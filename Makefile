@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test test-slow test-faults test-mutations check format bench bench-decode docs clean
+.PHONY: setup demo test test-slow test-faults test-mutations check format bench bench-decode bench-media bench-data docs clean
 
 setup: .venv/ready
 
@@ -43,6 +43,13 @@ bench: setup .venv-peers/ready
 
 bench-decode: setup .venv-peers/ready
 	$(BIN)/python benchmarks/decode_speed.py
+
+bench-data: setup
+	$(BIN)/python benchmarks/data_speed.py $(BENCH)
+
+# The sets are looked for in $$SACCADE_DATA; files of the same sizes take their place.
+bench-media: setup
+	$(BIN)/python benchmarks/media_speed.py $(BENCH)
 
 # The peers ask for older packages than they need: their versions are exact, and torch is ours.
 .venv-peers/ready: benchmarks/peers.txt constraints.txt

@@ -168,6 +168,7 @@ def predict(
     """Answer each line with a line. With --nbest up to N lines of score<TAB>text for each."""
     from saccade.errors import ConfigError
     from saccade.runs.machine import tune_malloc
+    from saccade.runs.printing import lines_in_words, one_line, printed, warning_of_unknown
     from saccade.runs.run import LINES_AT_ONCE, load
     from saccade.training.report import counting
 
@@ -204,7 +205,8 @@ def predict(
                 print(one_line(piece), end="", flush=True)
             print(flush=True)
             unknown += [count] if (count := model.unknown(item)) else []
-        _warn_of_unknown(unknown, model.task)
+        if unknown:
+            say(warning_of_unknown(unknown, model.task))
         return
     scored = as_json or nbest > 1
     request = model.request(
@@ -222,47 +224,13 @@ def predict(
                 lost += 1
                 say(f"{model.place(number, name)}: {one.problem}; left empty")
             unknown += [one.unknown] if one.unknown else []
-            print("\n".join(_shown(one, nbest, as_json, model.task)))
-    _warn_of_unknown(unknown, model.task)
+            print("\n".join(printed(one, nbest, as_json, model.task)))
+    if unknown:
+        say(warning_of_unknown(unknown, model.task))
     if lost:
-        say(f"{_lines(lost)} could not be answered: left empty")
+        say(f"{lines_in_words(lost)} could not be answered: left empty")
     if prefixes and next(begin, None) is not None:
         say(f"{prefixes}: more lines than there were inputs; the last ones were not used")
-
-
-def _lines(count: int) -> str:
-    return f"{count:,} line{'' if count == 1 else 's'}"
-
-
-def _warn_of_unknown(counts: list[int], task: Any) -> None:
-    """Say how much of its input a language model has read as <unk>: its answers may suffer."""
-    if counts:
-        from saccade.data.lines import counted
-
-        thing = "word" if task.output.config.kind == "word" else "character"
-        what = f"{counted(sum(counts), thing)} of the input in {_lines(len(counts))}"
-        say(f"{what} not in the model's vocabulary: read as <unk>, and printed as given")
-
-
-def _shown(one: Any, nbest: int, as_json: bool, task: Any) -> list[str]:
-    """The lines that a prediction is printed as."""
-    ranked = [(one.text, one.score), *one.others]
-    if not as_json:
-        if nbest == 1:
-            return [one_line(one.text)]
-        return [f"{score:.4f}\t{one_line(text)}" for text, score in ranked]
-    if one.problem:
-        return [json.dumps([{"text": "", "problem": one.problem}], ensure_ascii=False)]
-    answers: list[dict[str, Any]] = [{"text": text, "score": score} for text, score in ranked]
-    if one.unknown:
-        answers[0]["unknown"] = one.unknown
-    if one.tokens:
-        answers[0]["tokens"] = [token._asdict() for token in one.tokens]
-    if one.tree is not None:
-        names = task.output.tokens([node.token for node in one.tree.nodes])
-        nodes = zip(one.tree.nodes, names, strict=True)
-        answers[0]["tree"] = [asdict(node) | {"text": name} for node, name in nodes]
-    return [json.dumps(answers, ensure_ascii=False)]
 
 
 @app.command()
@@ -351,6 +319,7 @@ def exact(
     from itertools import islice
 
     from saccade.runs.machine import tune_malloc
+    from saccade.runs.printing import lines_in_words, one_line
     from saccade.runs.run import load
     from saccade.tasks.exact import summary
     from saccade.training.report import counting
@@ -375,7 +344,7 @@ def exact(
         print(json.dumps({"summary": report}))
         return
     say(
-        f"{_lines(report['lines'])}, {report['proved']:.1f} % proved after "
+        f"{lines_in_words(report['lines'])}, {report['proved']:.1f} % proved after "
         f"{report['steps']:,.0f} steps a line; of the proved:\n"
         f"{report['model_error']:.1f} % of the optima are wrong (model error), "
         f"{report['empty_optimum']:.1f} % are empty"
@@ -384,6 +353,31 @@ def exact(
     for width, shares in report["widths"].items():
         missed, wrong, empty = shares["search_error"], shares["wrong"], shares["empty"]
         say(f"{width:5}  {missed:10.1f} %  {wrong:5.1f}  {empty:5.1f}")
+
+
+@app.command()
+def inspect(
+    run: RunFolder,
+    item: Annotated[
+        str,
+        typer.Argument(help="A text, a photo or a sound; a tab between columns.", metavar="INPUT"),
+    ],
+    out: Annotated[Path, typer.Option(help="The picture to write: .png, .svg or .pdf.")],
+    target: Annotated[str, typer.Option(help="The output; else what the model predicts.")] = "",
+    layer: Annotated[
+        int | None,
+        typer.Option(
+            help="Of a Transformer's attention, from 0; else of a picture's path the last."
+        ),
+    ] = None,
+) -> None:
+    """Draw what each word of the output attends to: an alignment, or the path over a picture."""
+    from saccade.inspect.view import inspect as draw
+    from saccade.runs.printing import one_line
+    from saccade.runs.run import load
+
+    print(one_line(draw(load(run), item, out, target, layer)))
+    say(f"drawn to {out}")
 
 
 @app.command()
@@ -531,10 +525,6 @@ def lines(path: Path | None) -> Iterator[str]:
             yield row
     except FileError as error:
         raise DataError(str(error.defect)) from None
-
-
-def one_line(text: str) -> str:
-    return text.replace("\r", " ").replace("\n", " ")
 
 
 def say(text: str) -> None:

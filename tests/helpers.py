@@ -54,6 +54,12 @@ def corpus(folder: Path, task: str) -> Path:
             lines = [f"{word}\t{words[i // 2]}\t{i % 2}" for i, word in enumerate(words)]
         case "classify":
             lines = [f"{word} x{i}\t{word[0]}" for i, word in enumerate(words)]
+        case "letters":  # a label for each character, some of which are not scored
+            masks = ["".join(numbers.choices("01", k=len(word))) for word in words]
+            rows = zip(words, masks, strict=True)
+            lines = [f"{word}\t{word.upper()}\t{mask}" for word, mask in rows]
+        case "table":
+            lines = [f"{i % 7}.5\t{len(w)}\t{w.count('a')}\t{w[0]}" for i, w in enumerate(words)]
         case "tag":
             lines = [line for word in words for line in (*(f"{c}\t{c.upper()}" for c in word), "")]
             path = path.with_suffix(".conll")

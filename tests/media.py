@@ -103,6 +103,21 @@ def series(folder: Path, count: int = 60) -> Path:
     return write_jsonl(folder / "series.jsonl", rows)
 
 
+def melodies(folder: Path, count: int = 60) -> Path:
+    """Series of up to six notes, each of a few frames with silence after it, and their names."""
+    numbers, rows = np.random.default_rng(5), []
+    for _ in range(count):
+        notes = numbers.integers(0, 4, size=int(numbers.integers(1, 7)))
+        frames = []
+        for note in notes.tolist():
+            long, silent = numbers.integers(1, 4, size=2).tolist()
+            frames += [np.eye(4)[note]] * long + [np.zeros(4)] * silent
+        noisy = np.array(frames) + 0.1 * numbers.normal(size=(len(frames), 4))
+        names = "".join("abcd"[note] for note in notes)
+        rows.append({"series": noisy.round(2).tolist(), "text": names})
+    return write_jsonl(folder / "melodies.jsonl", rows)
+
+
 def steps(folder: Path, count: int = 60) -> Path:
     """Series of which each step is low or high."""
     numbers, rows = np.random.default_rng(4), []

@@ -21,18 +21,23 @@ SOURCES = {
     "inflect": [("abc", "V;PST"), ("d", "N"), ("abcdab", "N;PL;ACC"), ("ab", ""), ("", "N;PL")],
     "compare": [("abc", "ab d"), ("d", "d"), ("abcd", "a"), ("ab", ""), ("", "cc ab")],
 }
+SOURCES |= {
+    "letters": [("a", "b"), ("d",), tuple("abcdab"), ("c", "c")],
+    "table": [("[0.5, 2.0, 1.0]",), ("[1.5, 0.0, 3.0]",), ("[-4.0, 1.0, 2.5]",)],
+}
 SEVERAL = {"inflect": "translate", "compare": "classify"}  # tasks with two sources
+TASK_OF = SEVERAL | {"letters": "tag", "table": "classify"}
 
 
 def small_task(
     kind: str, folder: Path, encoder: str = "lstm", decoder: str | None = None, **more: Any
 ) -> tuple[Task, Network]:
     """A task with vocabularies from a small file, and a network with random weights."""
-    raw, where = gather(corpus(folder, kind), task=SEVERAL.get(kind, kind))
+    raw, where = gather(corpus(folder, kind), task=TASK_OF.get(kind, kind))
     raw["data"]["max_len"] = 40
     if kind == "compare":
         raw["task"]["columns"] = {"2": {"kind": "char", "size": 30}}
-    kind = SEVERAL.get(kind, kind)
+    kind = TASK_OF.get(kind, kind)
     if kind != "language":
         raw["encoder"] = ENCODERS[encoder]
     if kind in ("translate", "language"):

@@ -81,8 +81,11 @@ def check(
     if dev_rows:
         yield from (error(row) for row in dev.rows() if isinstance(row, Defect))
     if train.skipped:
-        from saccade.check.media import media_findings  # imports torch, which takes a second
+        # imports torch, which takes a second
+        from saccade.check.media import media_findings, vector_findings
 
+        if data.vector:
+            yield from vector_findings(data, train.rows())
         yield from media_findings(task, data, train.rows(), dev.rows() if dev_rows else iter(()))
     if isinstance(task, c.NumberTask):
         from saccade.check.numbers import number_findings

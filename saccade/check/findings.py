@@ -42,6 +42,8 @@ ADVICE: dict[str, tuple[Level, str]] = {
     "same-file": ("warning", "keep one of them, unless its weight is meant"),
     "odd-size": ("warning", "is it the right file? Cut, scale or remove it"),
     "blank-media": ("warning", "there is nothing to learn from it: remove it"),
+    "constant-column": ("warning", "it tells nothing: leave it out of data.vector"),
+    "gappy-column": ("warning", "leave it out of data.vector, or fill the gaps in"),
     "silent": ("warning", "record it again, or remove it"),
     "clipped": ("warning", "record it again at a lower level"),
     "constant-number": ("warning", "there is nothing to learn in it: leave it out"),

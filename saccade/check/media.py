@@ -4,6 +4,7 @@ Every file is read once. What is kept of it is a hash and a few numbers.
 """
 
 import hashlib
+import json
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ import numpy as np
 from saccade import config as c
 from saccade.check.findings import Finding, Group, error
 from saccade.check.tally import MIN_ROWS, longest_usual
+from saccade.data.cells import vector_place
 from saccade.data.kinds import cell_of
 from saccade.data.lines import Defect, Example
 from saccade.data.media import Cell, required
@@ -72,6 +74,32 @@ def media_findings(
         _odd_sizes(known, source.reader)
         for code, group in known.groups.items():
             yield group.finding(code)
+
+
+def vector_findings(data: c.Data, rows: Iterator[Example | Defect]) -> Iterator[Finding]:
+    """Columns of a vector that never change, or have gaps."""
+    count, first = 0, ""
+    least = np.full(len(data.vector), np.inf)
+    most = -least
+    gaps: dict[str, Group] = defaultdict(Group)
+    for row in rows:
+        count += 1
+        if isinstance(row, Example):
+            first = first or row.where
+            numbers = json.loads(row.source[vector_place(data) or 0])
+            least, most = np.minimum(least, numbers), np.maximum(most, numbers)
+        elif row.code == "number":
+            gaps[row.message.partition(" is ")[0]].add(row.where, row.message)
+    groups: dict[str, Group] = defaultdict(Group)
+    for column, low, high in zip(data.vector, least.tolist(), most.tolist(), strict=True):
+        if low == high:
+            groups["constant-column"].add(first, f"column {column!r} is {low:g} in every row")
+    for column, group in gaps.items():
+        if group.count > 1:
+            message = f"{column} has no number in {group.count:,} of {count:,} rows"
+            groups["gappy-column"].add(group.places[0].where, message)
+    for code, group in groups.items():
+        yield group.finding(code)
 
 
 def _look(seen: Seen, reader: c.Reader, cell: Cell, split: str, row: Example) -> None:

@@ -53,6 +53,7 @@ from saccade.config.schema import Config, Train
 from saccade.config.tasks import (
     TABLES,
     TASKS,
+    VECTOR,
     Classify,
     Column,
     Data,
@@ -82,6 +83,7 @@ __all__ = [
     "MAX_HYPOTHESES",
     "TABLES",
     "TASKS",
+    "VECTOR",
     "Beam",
     "Classify",
     "Column",

@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from saccade.config.readers import NonNegative, Positive, PositiveFloat, Strict, Tuple
+from saccade.config.readers import NonNegative, Positive, PositiveFloat, Share, Strict, Tuple
 
 # Bounds of what a search may take, so that no setting is the end of a machine.
 MAX_HYPOTHESES = 1000  # of one input
@@ -40,6 +40,8 @@ class Rules(Limits):
     only: str = ""  # a file of permitted outputs, one a line
     model: str = ""  # the run of a language model with the same vocabulary ...
     model_weight: NonNegative = 0.2  # ... whose log-probabilities are added with this weight
+    # the share of the encoder's CTC in the score, beside the decoder's; None is train.ctc
+    ctc: Share | None = None
 
 
 class Ranking(Strict):

@@ -52,6 +52,7 @@ class Numbers(Strict):
 
     kind: Literal["numbers"] = "numbers"
     normalise: bool = True  # each feature to mean 0 and variance 1 of the training part
+    centre: bool = False  # before that, each series less its own mean
     # strided convolutions make the series so many times shorter; 1 is one linear map
     stride: Stride = 1
 
@@ -75,6 +76,7 @@ class Picture(Strict):
     blocks: Annotated[int, Field(gt=0, le=16)] = 1  # of the CNN, each time it halves the picture
     # augmentation, in training alone
     crop: Annotated[float, Field(ge=0.0, le=0.5)] = 0.0  # moved by up to this share of its sides
+    zoom: Annotated[float, Field(ge=0.0, le=0.5)] = 0.0  # each side scaled by up to this share
     flip: bool = False  # half of the pictures are mirrored
     colour: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0  # brightness, contrast and saturation
 
@@ -107,6 +109,7 @@ class Sound(Strict):
     bands: Annotated[int, Field(gt=0, le=512)] = 80
     window_ms: Annotated[float, Field(gt=0, le=1000)] = 25.0
     hop_ms: Annotated[float, Field(gt=0, le=1000)] = 10.0
+    centre: bool = False  # each sound less its own mean, which is that of its microphone and room
     # strided convolutions make the frames so many times fewer; 1 is one linear map
     stride: Stride = 4
     # augmentation, in training alone: bands and times that are silenced (SpecAugment), speeds

@@ -48,7 +48,7 @@ class Train(Strict):
     word_dropout: Share = 0.0  # a share of input tokens becomes <unk>
     # a share of the decoder's inputs is its own guess, at the end of training
     scheduled_sampling: Share = 0.0
-    # the weight of a CTC loss of the encoder beside the decoder's: for sound, of which little is
+    # the weight of a CTC loss of the encoder beside the decoder's: for sound
     ctc: Share = 0.0
 
     # decay of the moving average of weights; 0 is off
@@ -99,6 +99,8 @@ class Config(Strict):
             raise ValueError("train: scheduled_sampling is for the task 'translate' alone")
         if self.train.ctc and self.task.kind != "translate":
             raise ValueError("train: ctc is for the task 'translate' alone")
+        if self.decode.ctc and not self.train.ctc:
+            raise ValueError("decode: ctc is for a network that has CTC: set train.ctc, too")
         pooled = self.head.pool if isinstance(self.head, Pooled) else ""
         if pooled == "last" and not isinstance(self.encoder, RecurrentEncoder | Pyramid):
             raise ValueError(
@@ -111,6 +113,12 @@ class Config(Strict):
             raise ValueError(f"train: label_smoothing: the task '{self.task.kind}' has no labels")
         if isinstance(self.task, Series) and self.decoder is not None and self.decoder.tied:
             raise ValueError("decoder: numbers have no table of embeddings: set tied = false")
+        cut = self.task.tokenizer.kind if isinstance(self.task, Tag) else ""
+        if cut in ("char", "bytes") and self.data.units == "characters":
+            raise ValueError(
+                f"task: tokenizer.kind '{cut}' cuts words; where data.units = 'characters' each "
+                "character is a word: set tokenizer.kind = 'word'"
+            )
         longest = self.task.context if isinstance(self.task, LanguageModel) else self.data.max_len
         for name in ("encoder", "decoder"):
             part = getattr(self, name)

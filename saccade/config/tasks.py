@@ -9,6 +9,7 @@ from saccade.config.networks import HEADS
 from saccade.config.readers import Label, Numbers, Positive, Reader, Strict, Tokenizer, Tuple
 
 Column = int | str
+VECTOR = "vector"  # the source that the columns of data.vector make
 Part = Literal["encoder", "decoder", "head", "output"]
 # labels: one for each word of the source
 TargetType = Literal["none", "text", "label", "labels", "numbers"]
@@ -126,7 +127,9 @@ class Translate(TaskSettings):
     fusion: Literal["early", "late"] = "early"
     joint: bool = False  # one vocabulary, trained on both sides, and one embedding table
     # the best model is by this
-    metric: Literal["bleu", "chrf", "sequence_error", "token_error"] = "bleu"
+    metric: Literal[
+        "bleu", "chrf", "cider", "sequence_error", "token_error", "word_error", "char_error"
+    ] = "bleu"
 
     def texts(self, names: Sequence[Column]) -> list[Source]:
         if self.joint:
@@ -209,6 +212,12 @@ class Data(Strict):
     # column (from 1), key, or CoNLL-U field; None is the format's usual one
     target: Column | None = None
     header: bool | None = None  # whether the first row of a table names its columns; None: by look
+    # columns of numbers that are one source, called "vector" in `source`
+    vector: Annotated[tuple[Column, ...], Field(strict=False)] = ()
+    # of tag: what has a label each, words between blanks or every character; None: by look
+    units: Literal["words", "characters"] | None = None
+    ignore: str = ""  # of tag: a label that is neither learned nor scored
+    mask: Column | None = None  # of tag: a column of 0 and 1, where 0 is a label like that
     # of a table whose columns are numbered, or files aligned by line; None: as many as there are
     columns: Annotated[int, Field(gt=0, le=10_000)] | None = None
     # cut off, by source, when no dev file is given

@@ -52,20 +52,14 @@ def is_numbers(cell: str) -> bool:
         return False
 
 
-def are_numbers(cells: Sequence[str]) -> bool:
-    """Whether nearly all cells are numbers, lists of them, or paths of arrays."""
+def are_series(cells: Sequence[str]) -> bool:
+    """Whether nearly all cells are lists of numbers, of which some may be missing, or arrays."""
     full = [cell for cell in cells if cell.strip()][: 10 * LOOKED_AT]
-    return bool(full) and sum(map(_is_number, full)) >= 0.9 * len(full)
+    return bool(full) and sum(map(_is_series, full)) >= 0.9 * len(full)
 
 
-def _is_number(cell: str) -> bool:
-    if cell[:1] == "[" or _suffixed(cell, ARRAYS):
-        return _suffixed(cell, ARRAYS) or is_numbers(re.sub("None|null|nan|NaN", "0", cell))
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return True
+def _is_series(cell: str) -> bool:
+    return _suffixed(cell, ARRAYS) or is_numbers(re.sub("None|null|nan|NaN", "0", cell))
 
 
 def numeric(value: object) -> bool:

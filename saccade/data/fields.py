@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from saccade.data.corpora import AnyColumn, Column, open_column
-from saccade.data.lines import labels_of
+from saccade.data.lines import UNSCORED, labels_of
 from saccade.errors import DataError
+from saccade.nn.padded import UNSCORED_ID
 from saccade.text.tokenizers import Counts, Tokenizer
 from saccade.text.vocab import Inventory, Vocab
 
@@ -144,8 +145,11 @@ class Labels(Field):
         return 0
 
     def encode(self, cells: Sequence[Cell]) -> Column:
-        index = self.labels.index
-        return Column.of([[index(label) for label in labels_of(cell)] for cell in cells])
+        return Column.of([[self.index(label) for label in labels_of(cell)] for cell in cells])
+
+    def index(self, label: str) -> int:
+        """The id of a label, or that of a position which is not scored."""
+        return UNSCORED_ID if label == UNSCORED else self.labels.index(label)
 
     def save(self, path: Path) -> None:
         self.labels.save(path)

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from saccade import config as c
+from saccade.data.cells import source_columns
+from saccade.data.columns import are_numbers, find_number_target, find_spelled, find_vector
 from saccade.data.detect import (
     CALLED,
-    are_numbers,
     is_media,
     media_columns,
     target_beside,
@@ -36,7 +37,6 @@ SAMPLE_LINES = 1000  # that are looked at
 SOURCE_KEYS = """sentence1+sentence2 premise+hypothesis question1+question2 source src text sentence
     input question prompt document review tokens words"""  # the usual keys, the surest first
 TARGET_KEYS = "target tgt label output answer summary response class category intent sentiment tags"
-NUMBER_KEYS = "target tgt y value values series strokes numbers score label output"
 
 Format = Literal["tsv", "csv", "lines", "jsonl", "conllu", "columns", "text"]
 Columns: TypeAlias = dict[c.Column, list[str]]
@@ -60,12 +60,17 @@ class Layout:
     header: bool | None = None
     columns: int | None = None  # in a row, where they are numbered
     media: tuple[tuple[c.Column, str], ...] = ()  # the source columns that hold it, and which kind
+    vector: tuple[c.Column, ...] = ()  # columns of numbers that are one source
+    units: str | None = None  # what has a label each
+    mask: c.Column | None = None
 
     @property
     def settings(self) -> dict[str, Any]:
         """Its keys of the table `data`."""
         made = {"format": self.format, "source": self.source, "target": self.target}
-        return made | {"header": self.header, "columns": self.columns}
+        made |= {"header": self.header, "columns": self.columns}
+        open_ = {"vector": self.vector, "units": self.units, "mask": self.mask}
+        return made | {key: value for key, value in open_.items() if value}
 
     def fill(self, data: c.Data) -> c.Data:
         """`data` with format and columns as they are here."""
@@ -88,6 +93,20 @@ def detect_layout(
 
 def layout_of(names: list[str] | Memory, data: c.Data, kind: str | None, labelled: bool) -> Layout:
     """The same for files whose rows may lack their target; FileError where nothing can be read."""
+    found = _open_layout(names, data, kind, labelled)
+    if data.vector and c.VECTOR not in found.source:
+        found = replace(found, source=(*found.source, c.VECTOR))
+    if data.vector and not found.media:
+        found = replace(found, media=((c.VECTOR, "numbers"),))
+    if c.TASKS[found.task].target_type == "labels":
+        return replace(found, units=found.units or data.units or "words")
+    return found
+
+
+def _open_layout(
+    names: list[str] | Memory, data: c.Data, kind: str | None, labelled: bool
+) -> Layout:
+    """The layout, as far as it has to be looked for."""
     if isinstance(names, Memory):
         return _memory_layout(names, data, kind, labelled)
     if not names:
@@ -103,7 +122,7 @@ def layout_of(names: list[str] | Memory, data: c.Data, kind: str | None, labelle
         usual = USUAL_TASK["none"]
         return Layout(form, usual, (), None, f"plain text, not in columns: {usual}")
     task = kind or USUAL_TASK["labels"]
-    if data.source and (data.target is not None or not labelled) and kind:
+    if _is_said(data, kind, labelled):
         numbered = not any(isinstance(one, str) for one in (*data.source, data.target))
         if form != "csv" or data.header is not None or not numbered:
             why, width = "as data.source and data.target say", data.columns
@@ -132,12 +151,20 @@ def layout_of(names: list[str] | Memory, data: c.Data, kind: str | None, labelle
     return _table_layout(form, tables[0], data, kind, names[0], labelled)
 
 
+def _is_said(data: c.Data, kind: str | None, labelled: bool) -> bool:
+    """Whether the user, or a run, has said all that could be looked for."""
+    if kind is None or not data.source or (labelled and data.target is None):
+        return False
+    characters = c.TASKS[kind].target_type == "labels" and labelled  # or words?
+    return data.units is not None or not characters
+
+
 def _table_layout(
     form: Format, lines: list[str], data: c.Data, kind: str | None, name: str, labelled: bool
 ) -> Layout:
     """The layout of a table, with or without a header."""
     rows, width, separator = _table_of(form, lines)
-    given = [column for column in (*data.source, data.target) if column is not None]
+    given = (*source_columns(data), *data.vector, data.target, data.mask)
     header = data.header
     if header is None:
         named = any(isinstance(column, str) for column in given)
@@ -149,13 +176,18 @@ def _table_layout(
         names = [cell.strip() for cell in rows[0]]
         keys = [key if key and names.count(key) == 1 else i for i, key in enumerate(names, 1)]
         called: dict[c.Column | None, c.Column] = dict(enumerate(keys, 1))
-        source = tuple(called.get(column, column) for column in data.source)
-        target = called.get(data.target, data.target)
-        data = data.model_copy(update={"source": source, "target": target})
+        source, vector = (
+            tuple(called.get(column, column) for column in some)
+            for some in (data.source, data.vector)
+        )
+        target, mask = called.get(data.target, data.target), called.get(data.mask, data.mask)
+        update = {"source": source, "target": target, "vector": vector, "mask": mask}
+        data = data.model_copy(update=update)
         rows = rows[1:]
     columns = {key: [row[i] for row in rows] for i, key in enumerate(keys)}
     found = _roles(form, columns, data, kind, name, labelled)
-    numbered = not any(isinstance(column, str) for column in (*found.source, found.target))
+    read = (*(found.vector or found.source), found.target)
+    numbered = not any(isinstance(column, str) for column in read)
     said = [f"{SEPARATORS[separator]} between the columns"] if form == "csv" else []
     if header:
         said.append("the first line is a header (if not: data.header=false)")
@@ -196,7 +228,7 @@ def _memory_layout(rows: Memory, data: c.Data, kind: str | None, labelled: bool)
     if not sample:
         raise FileError("empty-file", "", "no examples")
     task = kind or USUAL_TASK["labels"]
-    if data.source and (data.target is not None or not labelled) and kind:
+    if _is_said(data, kind, labelled):
         why = "as data.source and data.target say"
         return Layout("jsonl", task, data.source, data.target, why, None, data.columns)
     tables = [_numbered(row) if isinstance(row, Example) else row for row in sample]
@@ -283,11 +315,28 @@ def _roles(
     labelled: bool,
 ) -> Layout:
     """Which columns are the source, which is the target, and so which task it is."""
+    of_numbers = labelled and kind is not None and c.TASKS[kind].target_type == "numbers"
+    if of_numbers and data.target is None:
+        others = {key: cells for key, cells in columns.items() if key not in data.source}
+        if (number := find_number_target(others)) is None:
+            what = f"which is the target? No column of {listed(others)} is numbers"
+            raise FileError("key", name, what)
+        data = data.model_copy(update={"target": number})
+    for look in (_character_roles, _vector_roles) if labelled else ():
+        if (found := look(form, columns, data, kind)) is not None:
+            return found
     media = media_columns(columns)
-    if labelled and kind and c.TASKS[kind].target_type == "numbers":
-        numbers = data.target if data.target is not None else _number_target(columns, data, name)
-        data = data.model_copy(update={"target": numbers})
-        media.pop(numbers, None)
+    if data.vector:
+        if strangers := [column for column in data.vector if column not in columns]:
+            there = f"no column {strangers[0]!r} in {listed(columns)}"
+            raise FileError("column", name, there, 1)
+        columns = {key: columns[key] for key in columns if key not in data.vector}
+        words = {key: cells for key, cells in columns.items() if not are_numbers(cells)}
+        if len(words) == 1 and not data.source and data.target is None:
+            columns = words  # the target; other numbers are left out
+        columns, media = columns | {c.VECTOR: []}, media_columns(columns) | {c.VECTOR: "numbers"}
+    if of_numbers and data.target is not None:
+        media.pop(data.target, None)
     if media and not (data.source and not media.keys() & set(data.source)) and kind != "language":
         return _media_roles(form, columns, data, kind, name, labelled, media)
     used = list(columns)
@@ -358,18 +407,46 @@ def _media_roles(
     value = "different label" if short else "different text"
     what = f"{target!r} has {counted(len(set(values)), value)} in {counted(len(values), 'line')}"
     reason = f"{' and '.join(said)}, {what}: {task}"
-    return Layout(form, task, source, target, reason, media=found)
+    return Layout(form, task, source, target, reason, media=found, vector=data.vector)
 
 
-def _number_target(columns: Columns, data: c.Data, name: str) -> c.Column:
-    """The column that holds numbers to be learned: by its name, or the last one of numbers."""
-    free = {key: cells for key, cells in columns.items() if key not in data.source}
-    found = [key for key, cells in free.items() if are_numbers(cells)]
-    named = {str(key).casefold(): key for key in found}
-    usual = next((named[key] for key in NUMBER_KEYS.split() if key in named), None)
-    if usual is None and not found:
-        raise FileError("key", name, f"which is the target? No column of {listed(free)} is numbers")
-    return found[-1] if usual is None else usual
+def _vector_roles(form: Format, columns: Columns, data: c.Data, kind: str | None) -> Layout | None:
+    """The layout of a table of numbers, where they are one source; None of any other table."""
+    wanted = c.TASKS[kind].target_type if kind else None
+    if data.source or data.vector or form == "lines" or wanted in ("none", "labels"):
+        return None
+    used = [column for column in columns if not _is_counter(columns[column])]
+    labels = [column for column in used if _are_labels(columns[column])]
+    found = find_vector(columns, used, labels, data.target, wanted)
+    if found is None:
+        return None
+    task = kind or USUAL_TASK["label" if found.is_label else "text"]
+    values = columns[found.target]
+    thing = "different label" if found.is_label else "different text"
+    what = counted(len(set(values)), "number" if wanted == "numbers" else thing)
+    many = counted(len(found.columns), "column")
+    said = f"{many} of numbers are one vector (if not: set data.source)"
+    reason = f"{said}, {found.target!r} has {what} in {counted(len(values), 'line')}: {task}"
+    media = ((c.VECTOR, "numbers"),)
+    source = (c.VECTOR,)
+    return Layout(form, task, source, found.target, reason, media=media, vector=found.columns)
+
+
+def _character_roles(
+    form: Format, columns: Columns, data: c.Data, kind: str | None
+) -> Layout | None:
+    """The layout where each character of a column has a label; None of any other."""
+    if kind is None or c.TASKS[kind].target_type != "labels" or data.units == "words":
+        return None
+    found = find_spelled(columns, data)
+    if found is None:
+        return None
+    said = f"{found.target!r} has a label for each character of {found.source!r}"
+    if found.mask is not None:
+        said += f", {found.mask!r} says which are scored"
+    source, units = (found.source,), "characters"
+    reason = f"{said}: {kind}"
+    return Layout(form, kind, source, found.target, reason, units=units, mask=found.mask)
 
 
 def _are_labels(values: list[str]) -> bool:

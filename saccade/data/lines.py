@@ -20,6 +20,8 @@ SHOWN_CHARACTERS = 80  # of a line, that a defect keeps
 
 Target: TypeAlias = str | tuple[str, ...]  # a text or a label; a label for each word
 
+UNSCORED = "\0"  # in place of a label that is neither learned nor scored: in no text
+
 ADVICE = {
     "blank-source": "fill it in, or remove the row",
     "blank-target": "fill it in, or remove the row",
@@ -31,8 +33,10 @@ ADVICE = {
     "json": "write one JSON object a line",
     "key": "set data.source and data.target",
     "long-line": "is it a text file? Break the line, as with fold -s -w 10000",
+    "mask": "write a 1 or a 0 for every label, as in 0111",
     "misaligned": "make both from one file again; a line may be missing far earlier",
     "missing-file": "check the path",
+    "number": "write a number with a decimal point, remove the row, or set data.vector",
     "nul": "it may be binary or UTF-16: save it as UTF-8 text",
     "one-column": "put a tab between source and target, or give two files",
     "other-columns": "give a file with the columns of the training file",
@@ -67,8 +71,8 @@ class Example:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The target as labels: one, or one for each word."""
-        return labels_of(self.target)
+        """The target as labels: one, or one for each word that is scored."""
+        return tuple(label for label in labels_of(self.target) if label != UNSCORED)
 
     @property
     def where(self) -> str:

@@ -39,7 +39,7 @@ class NumbersField(MediaField):
                 f"{cell.lead}: has vectors of {series.shape[1]} numbers, and those of the training "
                 f"data have {len(self.mean)}"
             )
-        return ((series - self.mean) / self.deviation).astype(self.dtype)
+        return ((centred(series, self.reader) - self.mean) / self.deviation).astype(self.dtype)
 
     def measure(self, cell: Cell) -> int:
         return len(series_of(cell)) if cell.inline else shape_of(cell)[0]
@@ -124,7 +124,7 @@ class NumbersFitting(Fitting):
 
     def add(self, cell: Cell) -> int:
         series = series_of(cell)
-        self.moments.add(series, cell.lead)
+        self.moments.add(centred(series, self.reader), cell.lead)
         return 4 * series.size
 
     def field(self) -> NumbersField:
@@ -134,6 +134,13 @@ class NumbersFitting(Fitting):
                 self.reader, np.zeros_like(found.mean), np.ones_like(found.mean), self.stored
             )
         return NumbersField(self.reader, found.mean, found.deviation, self.stored)
+
+
+def centred(series: Array, reader: c.Media) -> Array:
+    """A series less its own mean, where the reader asks for that."""
+    if not getattr(reader, "centre", False):
+        return series
+    return cast(Array, series - series.mean(0, dtype=np.float64))
 
 
 # --- reading --------------------------------------------------------------------------------------

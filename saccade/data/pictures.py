@@ -43,7 +43,7 @@ class PictureField(MediaField):
 
     def collate(self, rows: Sequence[Array], keys: Sequence[Any] | None) -> Padded:
         reader, side = self.reader, self.reader.cell
-        if keys is not None and (reader.crop or reader.flip or reader.colour):
+        if keys is not None and (reader.crop or reader.zoom or reader.flip or reader.colour):
             rows = [augmented(row, reader, key) for row, key in zip(rows, keys, strict=True)]
         pictures = np.stack(rows)
         high, wide = reader.grid
@@ -149,9 +149,11 @@ def _plain(image: Any, image_module: Any, mode: str) -> Any:
 def augmented(picture: Array, reader: c.Picture, key: Any) -> Array:
     """A picture moved, mirrored and recoloured by random numbers that the key decides."""
     draw = generator(key)
-    down, right, mirror, light, contrast, saturation = draw.uniform(-1.0, 1.0, 6)
-    if reader.crop:
-        picture = _moved(picture, down * reader.crop, right * reader.crop)
+    down, right, mirror, light, contrast, saturation, *zooms = draw.uniform(-1.0, 1.0, 8)
+    if reader.crop or reader.zoom:
+        places = zip((down, right), zooms, picture.shape[:2], strict=True)
+        rows, columns = (_moved(n, a * reader.crop, b * reader.zoom) for a, b, n in places)
+        picture = picture[rows[:, None], columns]
     if reader.flip and mirror > 0:
         picture = picture[:, ::-1]
     if reader.colour:
@@ -164,10 +166,12 @@ def augmented(picture: Array, reader: c.Picture, key: Any) -> Array:
     return picture
 
 
-def _moved(picture: Array, down: float, right: float) -> Array:
-    """A picture moved by a share of its sides; its edge goes on beyond it."""
-    high, wide = picture.shape[:2]
-    rows = np.clip(np.arange(high) + round(down * high), 0, high - 1)
-    columns = np.clip(np.arange(wide) + round(right * wide), 0, wide - 1)
-    moved: Array = picture[rows[:, None], columns]
-    return moved
+def _moved(side: int, move: float, zoom: float) -> Array:
+    """Which pixels of a side are seen when it is moved and scaled by shares of it.
+
+    The edge goes on beyond it.
+    """
+    middle = (side - 1) / 2
+    places = (np.arange(side) - middle) * (1.0 + zoom) + middle
+    seen: Array = np.clip(np.rint(places).astype(np.int64) + round(move * side), 0, side - 1)
+    return seen

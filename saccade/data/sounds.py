@@ -14,7 +14,7 @@ from saccade import config as c
 from saccade.data.corpora import Array
 from saccade.data.detect import ARRAYS
 from saccade.data.media import Cell, Fitting, generator, required
-from saccade.data.numbers import Moments, NumbersField, series_of, shape_of
+from saccade.data.numbers import Moments, NumbersField, centred, series_of, shape_of
 from saccade.errors import ConfigError, DataError
 from saccade.nn.padded import Padded
 
@@ -68,7 +68,7 @@ class SoundFitting(Fitting):
     def add(self, cell: Cell) -> int:
         frames = measured(cell, self.reader)
         if len(self.seen) <= MEASURED:
-            self.moments.add(frames_of(cell, self.reader), cell.lead)
+            self.moments.add(centred(frames_of(cell, self.reader), self.reader), cell.lead)
         rows = 3 if self.reader.speed else 1
         return 2 * rows * frames * len(self.moments.mean)
 

@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any, TypeAlias, cast
 
 from saccade import config as c
-from saccade.data.detect import is_numbers, is_series, numeric
+from saccade.data.cells import CellError, scored_labels, source_columns, with_vector, words_of
+from saccade.data.detect import is_series, numeric
 from saccade.data.layout import SAMPLE_LINES, layout_of, usual_keys
 from saccade.data.lines import (
+    UNSCORED,
     Defect,
     Example,
     FileError,
@@ -24,6 +26,7 @@ from saccade.data.lines import (
     counted,
     defect_at,
     json_object,
+    labels_of,
     lines_of,
     listed,
 )
@@ -110,7 +113,7 @@ def _text(names: list[str], data: c.Data, target_type: c.TargetType, labelled: b
         if isinstance(text, Defect):
             yield text
         else:
-            source = words_of(text) if target_type == "labels" else (text,)
+            source = words_of(text, data.units) if target_type == "labels" else (text,)
             yield Example(source, None, names[0], number)
 
 
@@ -138,6 +141,7 @@ def _table(names: list[str], data: c.Data, target_type: c.TargetType, labelled: 
         line = next((number for number, row in head if len(_cells(row)) == usual), 1)
         raise FileError("other-columns", name, message, line)
     width = max(usual, *(pick + 1 for pick in picks), 1)
+    marks = picks.pop() if labelled and data.mask is not None else None
     last = picks.pop() if labelled else None
     only = picks[0] if len(picks) == 1 else None
     blanks: list[int] = []  # empty lines are a fault only if something follows
@@ -152,7 +156,8 @@ def _table(names: list[str], data: c.Data, target_type: c.TargetType, labelled: 
         if len(cells) == width:
             source = (cells[only],) if only is not None else tuple(cells[pick] for pick in picks)
             target = None if last is None else cells[last]
-            yield _example(source, target, target_type, name, number)
+            mask = None if marks is None else cells[marks]
+            yield _example(source, target, data, target_type, name, number, mask=mask)
         elif row not in EMPTY:
             yield _columns(name, number, width, str(len(cells)), "\t".join(cells))
         else:
@@ -178,21 +183,23 @@ def columns_expected(data: c.Data, labelled: bool = True) -> str:
     """How many columns a row has, and what they are: "3 columns (source, target, source)"."""
     wanted = _wanted(data, labelled)
     if labelled and data.columns and not any(isinstance(column, str) for column in wanted):
-        roles = {column: _source_name(i, data) for i, column in enumerate(data.source)}
-        roles[data.target or 0] = "target"
+        roles = {column: _source_name(i, data) for i, column in enumerate(source_columns(data))}
+        roles |= {data.target or 0: "target", data.mask or 0: "mask"}
         names = [roles.get(number, "unused") for number in range(1, data.columns + 1)]
     else:
         names = [
             one if isinstance(one, str) else _source_name(i, data)
             for i, one in enumerate(wanted or (1,))
         ]
+        if labelled and isinstance(data.mask, int):
+            names[-1] = "mask"
         if labelled and isinstance(data.target, int):
-            names[-1] = "target"
+            names[-1 if data.mask is None else -2] = "target"
     return f"{counted(len(names), 'column')} ({listed(names)})"
 
 
 def _source_name(i: int, data: c.Data) -> str:
-    return f"source {i + 1}" if len(data.source) > 1 else "source"
+    return f"source {i + 1}" if len(source_columns(data)) > 1 else "source"
 
 
 def _aligned(names: list[str], data: c.Data, target_type: c.TargetType, labelled: bool) -> Rows:
@@ -213,11 +220,15 @@ def _aligned(names: list[str], data: c.Data, target_type: c.TargetType, labelled
         if Defect in map(type, row):
             yield from (cell for cell in row if isinstance(cell, Defect))
             continue
-        texts = cast(tuple[str, ...], row)
+        texts = cast(Sequence[str], row)
+        mask = None
+        if labelled and data.mask is not None:
+            *texts, mask = texts
         source, target = (texts[:-1], texts[-1]) if labelled else (texts, None)
-        made = _example(source, target, target_type, used[0], number)
-        if isinstance(made, Defect) and made.code == "blank-target":
-            made = defect_at(made.code, used[-1], number, made.message, made.text)
+        made = _example(tuple(source), target, data, target_type, used[0], number, mask=mask)
+        others = {"blank-target": used[len(texts) - 1], "mask": used[-1]}
+        if isinstance(made, Defect) and made.code in others:
+            made = defect_at(made.code, others[made.code], number, made.message, made.text)
         yield made
 
 
@@ -246,12 +257,13 @@ def _jsonl(names: list[str], data: c.Data, target_type: c.TargetType, labelled: 
         if row is None:
             yield defect_at("json", name, number, "not a JSON object", text)
             continue
-        yield _object_example(row, wanted, target_type, labelled, name, number, text)
+        yield _object_example(row, wanted, data, target_type, labelled, name, number, text)
 
 
 def _object_example(
     row: dict[str, Any],
     wanted: Sequence[str],
+    data: c.Data,
     target_type: c.TargetType,
     labelled: bool,
     name: str,
@@ -262,34 +274,48 @@ def _object_example(
     values: list[object] = [row.get(key) for key in wanted]
     if labelled and target_type == "text" and isinstance(values[-1], list):
         values[-1:] = values[-1] or [None]
-    cells = [_json_text(value, target_type) for value in values]
+    cells: list[Any] = [_json_text(value, target_type) for value in values]
+    for i, key in enumerate(wanted if data.vector else ()):
+        if key in row and row[key] is None:
+            cells[i] = ""  # a gap in a table
+    if target_type == "labels":
+        cells = [_json_words(*pair, data) for pair in zip(values, cells, strict=True)]
     if None in cells:
         key = wanted[min(cells.index(None), len(wanted) - 1)]
         if key in row:
             return defect_at("value", name, number, f"the value of {key!r} is not a text", text)
         message = f"no key {key!r}; the keys are {listed(row)}"
         return defect_at("key", name, number, message, text)
-    texts = tuple(cell or "" for cell in cells)
+    if target_type == "labels":
+        mask = None
+        if labelled and data.mask is not None:
+            mask = "".join({"True": "1", "False": "0"}.get(mark, mark) for mark in cells.pop())
+        return _tagged(cells[0], cells[1] if labelled else None, data, name, number, mask)
     if not labelled:
-        return _example(texts, None, target_type, name, number)
+        return _example(tuple(cells), None, data, target_type, name, number)
     first = len(wanted) - 1
-    source, target, others = texts[:first], texts[first], texts[first + 1 :]
-    return _example(source, target, target_type, name, number, others)
+    source, target, others = tuple(cells[:first]), cells[first], tuple(cells[first + 1 :])
+    return _example(source, target, data, target_type, name, number, others)
 
 
 def _json_text(value: object, target_type: c.TargetType) -> str | None:
-    """A JSON value as text; None where it is none. A list is words where each has a label."""
-    if isinstance(value, bool | int | float):
-        value = json.dumps(value)
-    if numeric(value):
+    """A JSON value as text; None where it is none."""
+    if isinstance(value, bool | int | float) or numeric(value):
         value = json.dumps(value)
     if target_type == "numbers" and isinstance(value, list):
         texts = all(isinstance(word, str) for word in value)
         value = " ".join(value) if texts else json.dumps(value)  # null is a missing number
-    if target_type == "labels" and isinstance(value, list):
-        words = [str(word) for word in value]
-        value = " ".join(words) if not any(" " in word or not word for word in words) else None
     return value if isinstance(value, str) and "\0" not in value else None
+
+
+def _json_words(value: object, text: str | None, data: c.Data) -> tuple[str, ...] | None:
+    """What has a label each, or the labels: of a list every item; null is a label not scored."""
+    if not isinstance(value, list) or (text is not None and is_series(text)):
+        return None if text is None else words_of(text, data.units)
+    words = [str(word) for word in value if word is not None]
+    if any(" " in word or "\0" in word or not word for word in words):
+        return None
+    return tuple(UNSCORED if word is None else str(word) for word in value)
 
 
 def _memory(rows: Memory, data: c.Data, target_type: c.TargetType, labelled: bool) -> Rows:
@@ -311,7 +337,7 @@ def _memory(rows: Memory, data: c.Data, target_type: c.TargetType, labelled: boo
             yield defect_at("columns", "", number, message)
         else:
             text = "\t".join(map(str, found.values()))
-            yield _object_example(found, keys, target_type, labelled, "", number, text)
+            yield _object_example(found, keys, data, target_type, labelled, "", number, text)
 
 
 def _columns_of(row: Example, target_type: c.TargetType, labelled: bool) -> dict[str | int, Any]:
@@ -319,7 +345,8 @@ def _columns_of(row: Example, target_type: c.TargetType, labelled: bool) -> dict
     source = [list(row.source)] if target_type == "labels" else list(row.source)
     target: Any = row.target
     if target_type == "labels" or row.others:
-        target = list(row.references if row.others else row.labels)
+        labels = row.references if row.others else labels_of(row.target)
+        target = [None if label == UNSCORED else label for label in labels]
     return dict(enumerate([*source, target] if labelled else source, 1))
 
 
@@ -351,9 +378,11 @@ def _blocks(names: list[str], data: c.Data, target_type: c.TargetType, labelled:
     noted = str(data.target) if target_type == "label" and labelled else ""
     word = _field(data.source[0], name, conllu)
     tag = word if noted or not labelled else _field(data.target or 0, name, conllu)
+    mark = None if data.mask is None or not labelled else _field(data.mask, name, conllu)
     width = len(CONLLU_FIELDS) if conllu else 0
     words: list[str] = []
     tags: list[str] = []
+    marks: list[str] = []
     notes: dict[str, str] = {}
     start, broken = 0, False
     for number, text in itertools.chain(enumerate(lines_of(name), 1), [(0, "")]):
@@ -363,11 +392,13 @@ def _blocks(names: list[str], data: c.Data, target_type: c.TargetType, labelled:
             continue
         if not text.strip():  # the sentence is whole
             if words and not broken and target_type == "labels":
-                yield _tagged(tuple(words), tuple(tags) if labelled else None, name, start)
+                mask = None if mark is None else "".join(marks)
+                found = tuple(tags) if labelled else None
+                yield _tagged(tuple(words), found, data, name, start, mask)
             elif words and not broken:
                 target = (notes.get(noted, "") if noted else " ".join(tags)) if labelled else None
-                yield _example((" ".join(words),), target, target_type, name, start)
-            words, tags, notes, broken = [], [], {}, False
+                yield _example((" ".join(words),), target, data, target_type, name, start)
+            words, tags, marks, notes, broken = [], [], [], {}, False
             continue
         cells = cells_of(text)
         if text[0] == "#" and (conllu or ("\t" not in text and len(cells) != width)):
@@ -382,6 +413,8 @@ def _blocks(names: list[str], data: c.Data, target_type: c.TargetType, labelled:
                 raise IndexError
             words.append(word(cells))
             tags.append(tag(cells))
+            if mark is not None:
+                marks.append(mark(cells))
         except IndexError:
             yield _columns(name, number, width, str(len(cells)), text)
             broken = True
@@ -412,12 +445,19 @@ READERS |= {"jsonl": _jsonl, "conllu": _blocks, "columns": _blocks}
 def _example(
     source: tuple[str, ...],
     target: str | None,
+    data: c.Data,
     target_type: c.TargetType,
     name: str,
     line: int,
     others: tuple[str, ...] = (),
+    mask: str | None = None,
 ) -> Example | Defect:
     """The example of a row, if none of its texts is blank."""
+    if data.vector:
+        try:
+            source = with_vector(source, data)
+        except CellError as error:
+            return defect_at(error.code, name, line, str(error), "\t".join(source))
     for text in source:
         if not text.strip():
             row = "\t".join([*source, target or ""])
@@ -427,23 +467,36 @@ def _example(
         return defect_at("blank-target", name, line, "the target is blank", "\t".join(source))
     if target_type != "labels":
         return Example(source, target, name, line, others)
-    return _tagged(words_of(source[0]), None if target is None else words_of(target), name, line)
+    words, tags = words_of(source[0], data.units), None
+    if target is not None:
+        tags = words_of(target, data.units)
+    return _tagged(words, tags, data, name, line, mask)
 
 
 def _tagged(
-    words: tuple[str, ...], tags: tuple[str, ...] | None, name: str, line: int
+    words: tuple[str, ...],
+    tags: tuple[str, ...] | None,
+    data: c.Data,
+    name: str,
+    line: int,
+    mask: str | None = None,
 ) -> Example | Defect:
     """The example of a sentence, if every word has a tag."""
-    if not all(word.strip() for word in words):
+    if not words or not all(word.strip() and word != UNSCORED for word in words):
         return defect_at("blank-source", name, line, "a word is blank", " ".join(words))
-    if tags is not None and not all(tag.strip() for tag in tags):
+    if tags is None:
+        return Example(words, None, name, line)
+    if not tags or not all(tag.strip() for tag in tags):
         return defect_at("blank-target", name, line, "a tag is blank", " ".join(words))
-    if words and is_series(words[0]):
-        return Example(words, tags, name, line)  # whoever reads it knows how long it is
-    if tags is not None and len(words) != len(tags):
-        message = f"{counted(len(words), 'word')}, but {counted(len(tags), 'tag')}"
-        return defect_at("tags", name, line, message, f"{' '.join(words)}\t{' '.join(tags)}")
-    return Example(words, tags, name, line)
+    text = f"{' '.join(words)}\t{' '.join(tags)}"
+    if len(words) != len(tags) and not is_series(words[0]):  # whose reader knows how long it is
+        unit = "character" if data.units == "characters" else "word"
+        message = f"{counted(len(words), unit)}, but {counted(len(tags), 'tag')}"
+        return defect_at("tags", name, line, message, text)
+    try:
+        return Example(words, scored_labels(tags, mask, data.ignore), name, line)
+    except CellError as error:
+        return defect_at(error.code, name, line, str(error), text)
 
 
 def _columns(name: str, line: int, width: int, found: str, text: str = "") -> Defect:
@@ -453,8 +506,11 @@ def _columns(name: str, line: int, width: int, found: str, text: str = "") -> De
 
 
 def _wanted(data: c.Data, labelled: bool) -> tuple[c.Column, ...]:
-    """The columns to read: the sources, and last the target where there is one."""
-    return (*data.source, data.target) if labelled and data.target is not None else data.source
+    """The columns to read: the sources, and where there is one the target, and its mask."""
+    sources = source_columns(data)
+    if not labelled or data.target is None:
+        return sources
+    return (*sources, data.target, *([] if data.mask is None else [data.mask]))
 
 
 def _position(column: c.Column, header: list[str], name: str) -> int:
@@ -469,10 +525,3 @@ def _index(column: c.Column, name: str) -> int:
     if not isinstance(column, int) or column < 1:
         raise FileError("column", name, f"no column {column!r}: they are numbers, from 1")
     return column - 1
-
-
-def words_of(text: str) -> tuple[str, ...]:
-    """The words of a line for tagging: what stands between blanks; a series is one cell."""
-    if text[:2] == "[[" and is_numbers(text):
-        return (text,)
-    return tuple(word for word in text.split(" ") if word)

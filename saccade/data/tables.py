@@ -154,7 +154,7 @@ LANGUAGES = {
 }
 _NAME = re.compile(r"[^\W\d][\w .:/()#-]{0,39}")
 _NUMBER = re.compile(r"[-+]?(\d+([.,]\d*)?|[.,]\d+)(e[-+]?\d+)?%?", re.IGNORECASE)
-_MISSING = {"", "na", "n/a", "nan", "none", "null", "-"}
+MISSING = {"", "na", "n/a", "nan", "none", "null", "-", "?"}
 
 
 def has_header(rows: Sequence[Sequence[str]], likely: bool) -> bool:
@@ -172,14 +172,14 @@ def has_header(rows: Sequence[Sequence[str]], likely: bool) -> bool:
     named = [name for name in first if name]
     if len(set(named)) < len(first) - (not first[0]) or not named:  # the first may be an index
         return False
-    if any(not _NAME.fullmatch(name) or name.casefold() in _MISSING for name in named):
+    if any(not _NAME.fullmatch(name) or name.casefold() in MISSING for name in named):
         return False
     if any(name in column for name, column in zip(first, columns, strict=True) if name):
         return False
     known = HEADER_NAMES | LANGUAGES if likely else HEADER_NAMES  # "it" is a word, too
     if all(re.sub("[_ -]", "", name.casefold()) in known for name in named):
         return True
-    filled = [[cell for cell in column if cell.casefold() not in _MISSING] for column in columns]
+    filled = [[cell for cell in column if cell.casefold() not in MISSING] for column in columns]
     if any(column and all(map(_NUMBER.fullmatch, column)) for column in filled):
         return True
     alone = not any(all(_is_word(cell) for cell in row) for row in rows[1:])

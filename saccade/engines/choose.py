@@ -97,7 +97,7 @@ class Engines:
             return self._unfit
         if seen:
             return "somebody watches the attention"
-        return why_not_served(request) if on_cpu else "the model is not on a CPU"
+        return why_not_served(request, self.task) if on_cpu else "the model is not on a CPU"
 
     def _ctranslate2(self, int8: bool, workers: int) -> Engine:
         key = ("ctranslate2", int8, workers)
@@ -121,15 +121,19 @@ def why_unfit(task: Task) -> str:
     return ""
 
 
-def why_not_served(request: Request) -> str:
+def why_not_served(request: Request, task: Task) -> str:
     """Why CTranslate2 cannot serve a request; nothing if it can."""
     decode = request.decode
+    if decode.ctc or (decode.ctc is None and task.config.train.ctc):
+        return "CTC in the search, decode.ctc, is the torch engine's"
     if not isinstance(decode, c.Beam):
         return f"decode.kind = '{decode.kind}' is the torch engine's"
     if request.details or request.others or request.model is not None:
         return "details, ensembles and a second model are the torch engine's"
     for key, field in c.Beam.model_fields.items():
-        if key not in c.PlainBeam.model_fields and getattr(decode, key) != field.default:
+        if key in c.PlainBeam.model_fields or key == "ctc":
+            continue
+        if getattr(decode, key) != field.default:
             return f"decode.{key} is the torch engine's"
     if decode.length == "gnmt" and decode.alpha:
         return "decode.length = 'gnmt' is the torch engine's"

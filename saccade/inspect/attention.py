@@ -1,7 +1,9 @@
 """Attention to look at, in a terminal or a picture: which source tokens each target token heard."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,11 +30,19 @@ class Alignment:
     source: list[str]
     target: list[str]
     maps: dict[str, Float[Tensor, "T S"]]
+    spans: tuple[range, ...] = ()  # the positions of each source, of which there may be several
 
     @property
     def mean(self) -> Float[Tensor, "T S"]:
         """The mean over modules and heads."""
         return torch.stack(list(self.maps.values())).mean(0)
+
+    def only(self, layer: int) -> "Alignment":
+        """The same by one layer of attention, from 0, or from the last, which is -1."""
+        names = list(self.maps)
+        if not -len(names) <= layer < len(names):
+            raise ConfigError(f"layer {layer}: there are {len(names)}, from 0 to {len(names) - 1}")
+        return replace(self, maps={names[layer]: self.maps[names[layer]]})
 
 
 def align(task: Translate, network: Generator, source: Source, target: str) -> Alignment:
@@ -51,12 +61,17 @@ def align(task: Translate, network: Generator, source: Source, target: str) -> A
     if not found:
         raise ConfigError("this model has no attention to the source: decoder.attention is 'off'")
     positions = next(iter(found.values())).size(1)
-    read = source_names(task, corpus, source, positions)
-    return Alignment(read, task.output.tokens(corpus.tokens[0][1:]), found)
+    names = source_names(task, corpus, source, positions)
+    ends = [0, *accumulate(map(len, names))]
+    spans = tuple(range(*pair) for pair in pairwise(ends))
+    read = [name for some in names for name in some]
+    return Alignment(read, task.output.tokens(corpus.tokens[0][1:]), found, spans)
 
 
-def source_names(task: Translate, corpus: Corpus, source: Source, positions: int) -> list[str]:
-    """What each position of a memory is called: tokens as they are, what is no text by number."""
+def source_names(
+    task: Translate, corpus: Corpus, source: Source, positions: int
+) -> list[list[str]]:
+    """For each source what its positions are called: tokens as they are, others by number."""
     names: list[list[str] | None] = []
     for reader, column, cells in zip(
         task.readers, corpus.sources, task.read([source]), strict=True
@@ -69,7 +84,7 @@ def source_names(task: Translate, corpus: Corpus, source: Source, positions: int
     left = positions - sum(len(one) for one in names if one is not None)
     each = left // max(1, names.count(None))
     numbered = [str(i) for i in range(each)]
-    return [name for one in names for name in (numbered if one is None else one)]
+    return [numbered if one is None else one for one in names]
 
 
 def draw_text(alignment: Alignment) -> str:
@@ -85,12 +100,8 @@ def draw_text(alignment: Alignment) -> str:
 
 def draw_picture(alignment: Alignment, path: str | Path, title: str = "") -> None:
     """The mean map as a picture file; needs the extra `plot`."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ConfigError("pictures need matplotlib: pip install 'saccade[plot]'") from None
     columns, rows = len(alignment.source), len(alignment.target)
-    figure = Figure(figsize=(1.5 + 0.45 * columns, 1.2 + 0.4 * rows), layout="constrained")
+    figure = new_figure(1.5 + 0.45 * columns, 1.2 + 0.4 * rows)
     axes = figure.add_subplot()
     axes.imshow(alignment.mean.numpy(), cmap="Blues", vmin=0.0, vmax=1.0, aspect="auto")
     axes.set_xticks(range(columns), alignment.source)
@@ -98,4 +109,23 @@ def draw_picture(alignment: Alignment, path: str | Path, title: str = "") -> Non
     axes.xaxis.tick_top()
     axes.tick_params(length=0)
     axes.set_title(title)
-    figure.savefig(path, dpi=150)
+    save(figure, path, dpi=150)
+
+
+def new_figure(width: float, height: float) -> Any:
+    """An empty matplotlib figure of so many inches; ConfigError where it is not installed."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise ConfigError("pictures need matplotlib: pip install 'saccade[plot]'") from None
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def save(figure: Any, path: str | Path, dpi: int) -> None:
+    """Write a figure in the format that the file's name ends in; ConfigError where it cannot be."""
+    try:
+        figure.savefig(path, dpi=dpi)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"{path}: cannot be written: {error}; name a .png, .svg or .pdf"
+        ) from None

@@ -16,27 +16,27 @@ def bleu(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> floa
     """Corpus BLEU, 0 to 100: sacrebleu's default, 13a and cased."""
     from sacrebleu.metrics.bleu import BLEU
 
-    _check(hypotheses, references)
+    check_references(hypotheses, references)
     # force: do not warn that a text looks tokenized; whoever trains on such text has chosen it.
-    return float(BLEU(force=True).corpus_score(hypotheses, _streams(references)).score)
+    return float(BLEU(force=True).corpus_score(hypotheses, streams(references)).score)
 
 
 def chrf(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> float:
     """Corpus chrF2, 0 to 100: sacrebleu's default."""
     from sacrebleu.metrics.chrf import CHRF
 
-    _check(hypotheses, references)
-    return float(CHRF().corpus_score(hypotheses, _streams(references)).score)
+    check_references(hypotheses, references)
+    return float(CHRF().corpus_score(hypotheses, streams(references)).score)
 
 
-def _streams(references: Sequence[Sequence[str]]) -> list[list[Any]]:
+def streams(references: Sequence[Sequence[str]]) -> list[list[Any]]:
     """All first references, all second ones ...; None for a lack, as sacrebleu wants it."""
     return [list(stream) for stream in zip_longest(*references)]
 
 
 def exact_match(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> float:
     """The percentage of hypotheses that equal one of their references."""
-    _check(hypotheses, references)
+    check_references(hypotheses, references)
     hits = sum(guess in accepted for guess, accepted in zip(hypotheses, references, strict=True))
     return 100 * hits / len(hypotheses)
 
@@ -57,9 +57,10 @@ def token_error_rate(
     """Edits for every 100 tokens, or characters, of the reference: Levenshtein, over the corpus.
 
     Each hypothesis is held against its closest reference, the longest of equally close ones; tokens
-    are what whitespace separates. Above 100 where hypotheses are far too long.
+    are what whitespace separates. With tokens that are words it is the word error rate of speech
+    recognition. Above 100 where hypotheses are far too long.
     """
-    _check(hypotheses, references)
+    check_references(hypotheses, references)
     cut: Callable[[str], Sequence[str]] = str.split if unit == "token" else str
     edits = length = 0
     for guess, accepted in zip(hypotheses, references, strict=True):
@@ -83,14 +84,17 @@ def similarity(metric: str, unit: Literal["char", "token"] = "token") -> Similar
             return lambda text, others: [
                 float(chrf_one.sentence_score(text, [other]).score) for other in others
             ]
-        case "bleu":  # a sentence has too few 4-grams to do without smoothing
+        # a sentence has too few 4-grams to do without smoothing; CIDEr is of a corpus, not of one
+        case "bleu" | "cider":
             from sacrebleu.metrics.bleu import BLEU
 
             bleu_one = BLEU(force=True, effective_order=True)
             return lambda text, others: [
                 float(bleu_one.sentence_score(text, [other]).score) for other in others
             ]
-        case "token_error":
+        case "token_error" | "word_error" | "char_error":
+            if metric != "token_error":
+                unit = "char" if metric == "char_error" else "token"
             return lambda text, others: [
                 100.0 - token_error_rate([text], [[other]], unit=unit) for other in others
             ]
@@ -100,7 +104,7 @@ def similarity(metric: str, unit: Literal["char", "token"] = "token") -> Similar
             raise AssertionError(f"no similarity by {metric}")
 
 
-def _check(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> None:
+def check_references(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> None:
     if len(hypotheses) != len(references):
         raise DataError(f"{len(hypotheses)} hypotheses, but references for {len(references)}")
     if not hypotheses:

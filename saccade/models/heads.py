@@ -8,7 +8,7 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from saccade.nn.dropout import Dropout, most_words
@@ -63,18 +63,28 @@ class Monotone(nn.Module):
         self.blank = blank  # an id that is never said
         self.output = Linear(dim, vocab_size)
 
-    def forward(self, memory: Memory, target: Padded) -> Float[Tensor, ""]:
+    def forward(self, memory: Memory) -> Float[Tensor, "B S V"]:
+        """What each position says: the log-probabilities of tokens, and of none."""
+        return self.output(memory.values).float().log_softmax(-1)  # type: ignore[no-any-return]
+
+    def loss(
+        self, log_probs: Float[Tensor, "B S V"], keep: Bool[Tensor, "B S"] | None, target: Padded
+    ) -> Float[Tensor, ""]:
         """The summed -log p of all ways in which positions can say a target, in its order.
 
         A target that has more tokens than there are positions counts nothing.
         """
-        values, keep = memory.values, memory.keep
-        log_probs = self.output(values).float().log_softmax(-1).transpose(0, 1)  # (S, B, V)
-        S, B = log_probs.shape[:2]
+        B, S = log_probs.shape[:2]
         lengths = torch.full((B,), S) if keep is None else keep.sum(1).cpu()
         said = (target.lengths - 2).clamp(min=0)  # without the marks at both ends
         return F.ctc_loss(
-            log_probs, target.values[:, 1:], lengths, said, self.blank, "sum", zero_infinity=True
+            log_probs.transpose(0, 1),
+            target.values[:, 1:],
+            lengths,
+            said,
+            self.blank,
+            "sum",
+            zero_infinity=True,
         )
 
 

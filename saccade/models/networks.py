@@ -54,7 +54,7 @@ class Generator(nn.Module):
         self.label_smoothing = label_smoothing
         self.scheduled_sampling = scheduled_sampling
         self.special = tuple(special)  # ids of the target that are no words
-        self.monotone, self.ctc = monotone, ctc  # a second loss in training, and its weight
+        self.monotone, self.ctc = monotone, ctc  # a second loss, and its weight
 
     @property
     def carries(self) -> bool:
@@ -75,7 +75,7 @@ class Generator(nn.Module):
         smoothing = self.label_smoothing if self.training else 0.0
         loss, state = self.decoder.loss(tokens, targets, state, smoothing)
         if self.training and self.monotone is not None and memory is not None:
-            aligned = self.monotone(memory, batch.target)
+            aligned = self.monotone.loss(self.monotone(memory), memory.keep, batch.target)
             loss = replace(loss, sum=(1.0 - self.ctc) * loss.sum + self.ctc * aligned)
         # Truncated back-propagation: values go on, gradients stop.
         return loss, detach(state) if self.carries else None
@@ -132,7 +132,7 @@ class Tagger(Labeller):
 
     def forward(self, batch: Batch, carry: Any = None, progress: float = 1.0) -> tuple[Loss, None]:
         gold, logits = batch.target, self.logits(batch.sources)
-        return label_loss(gold.real(logits), gold.real(gold.values), self.smoothing), None
+        return label_loss(gold.scored(logits), gold.scored(gold.values), self.smoothing), None
 
 
 class Regressor(nn.Module):

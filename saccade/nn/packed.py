@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from saccade.errors import ConfigError
 from saccade.nn.attention import Concat
+from saccade.nn.products import Linear
 from saccade.nn.recurrent import LayerState
 
 # A kernel is made for each number of rows, at some cost: above this, for multiples of it.
@@ -159,8 +160,7 @@ def _replaced(network: nn.Module, linear: Packing) -> nn.Module:
             others[id(layer)] = PackedRecurrent(layer, linear)
     for parent in network.modules():
         for child in parent.children():
-            # `Concat` cuts its matrix itself
-            if not isinstance(child, nn.Linear) or isinstance(parent, Concat):
+            if type(child) is not Linear or isinstance(parent, Concat):  # that cuts its matrix
                 continue
             if child.out_features >= ROW_MULTIPLE:  # else nothing is won
                 others[id(child)] = linear(child)

@@ -8,6 +8,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+UNSCORED_ID = -1  # in a target: a position that counts for nothing, in no loss and no metric
+
 
 @dataclass(frozen=True, slots=True)
 class Padded:
@@ -44,6 +46,11 @@ class Padded:
         """The rows of (B, S, ...) at real positions, one after the other: (n, ...)."""
         keep = self.keep
         return tensor.flatten(0, 1) if keep is None else tensor[keep]
+
+    def scored(self, tensor: Tensor) -> Tensor:
+        """The same at the positions of a target that are scored."""
+        marked, keep = self.values != UNSCORED_ID, self.keep
+        return tensor[marked if keep is None else marked & keep]
 
 
 def pad(rows: list[list[int]], value: int = 0) -> Padded:

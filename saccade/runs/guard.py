@@ -39,6 +39,7 @@ from saccade.engines.ctranslate2 import vocabularies
 from saccade.engines.export import STAMP, spec_of, why_not
 from saccade.errors import CheckpointError, ConfigError
 from saccade.models.networks import Generator, Network
+from saccade.nn.padded import UNSCORED_ID
 from saccade.runs.legacy import current_name
 from saccade.runs.machine import out_of_memory, require_memory
 from saccade.tasks.generate import GeneratingTask
@@ -348,8 +349,10 @@ def check_ids(task: Task, corpus: Corpus, folder: Path) -> None:
     """CheckpointError if tokenised data holds an id without an embedding or an output."""
     for column, field in zip(corpus.columns, task.fields, strict=True):
         odd = len(column) != len(corpus)
+        masked = column is corpus.target and task.config.task.target_type == "labels"
+        lowest = UNSCORED_ID if masked else 0
         if isinstance(column, Column) and len(ids := column.ids):
-            odd |= not 0 <= int(ids.min()) <= int(ids.max()) < field.size
+            odd |= not lowest <= int(ids.min()) <= int(ids.max()) < field.size
         if odd or not len(column):
             raise CheckpointError(f"{folder / 'data'}: does not fit this run: train anew")
 

@@ -20,12 +20,13 @@ from typing import Any, cast, overload
 import torch
 
 from saccade import config as c
+from saccade.data.cells import CellError, vector_input, words_of
 from saccade.data.detect import is_media
 from saccade.data.digest import digest
 from saccade.data.lines import Defect, Example
 from saccade.data.media import Cell, MediaField, required
 from saccade.data.memory import given
-from saccade.data.sources import columns_expected, examples, read, words_of
+from saccade.data.sources import columns_expected, examples, read
 from saccade.engines.choose import Engines
 from saccade.engines.ctranslate2 import export
 from saccade.engines.local import Pending
@@ -358,6 +359,13 @@ class Run:
                 due = line + 1
             yield row.source if isinstance(row, Example) else ("",)
 
+    def source_of(self, item: str | Sequence[str]) -> tuple[str, ...]:
+        """The columns of one input, with the whole path of each that is media."""
+        query = self._query(item, 1, "", None, "the input")
+        if query.problem:
+            raise DataError(query.problem)
+        return query.source
+
     def evaluate(
         self,
         *data: Any,
@@ -425,7 +433,10 @@ class Run:
         self, item: str | Sequence[str], number: int, prefix: str, file: str | None, place: str
     ) -> Query:
         """One input. Media that a file names are where that file is; a program may name any."""
-        source, problem = self._source(item, place), ""
+        try:
+            source, problem = self._source(item, place), ""
+        except CellError as error:
+            return Query(("",), number - 1, prefix, str(error))
         if self.task.fallible and any(source):
             try:
                 source = self._located(source, file or "", None if file is None else self.root)
@@ -459,17 +470,22 @@ class Run:
                 found[column] = os.path.abspath(cell.path)
         return tuple(found)
 
-    def _source(self, item: str | Sequence[str], place: str) -> tuple[str, ...]:
+    def _source(self, item: Any, place: str) -> tuple[str, ...]:
         """The columns of one input, as training read them; `place` is where it is, for messages."""
         data = self.config.data
+        if data.vector and isinstance(item, list | tuple):
+            item = [str(one) if isinstance(one, int | float) else one for one in item]
         if not isinstance(item, Sequence) or not all(isinstance(text, str) for text in item):
             raise DataError(f"{place}: expected a text, or a tuple of texts, found {item!r:.80}")
         if self.config.task.kind == "tag":
-            return words_of(item) if isinstance(item, str) else tuple(item)
+            return words_of(item, data.units) if isinstance(item, str) else tuple(item)
         tabs = data.format == "tsv" or len(data.source) > 1
         columns = item.split("\t") if isinstance(item, str) and tabs else item
         source = (columns,) if isinstance(columns, str) else tuple(columns)
-        wanted, found = max(len(data.source), 1), len(source)
+        wanted = max(len(data.source), 1)
+        if data.vector:
+            source, wanted = vector_input(item, data)
+        found = len(source)
         if any(source) and found != wanted:
             advice = "put a tab between two columns"
             if found > wanted:

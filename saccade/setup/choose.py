@@ -80,9 +80,11 @@ def _with_defaults(size: str | None, raw: dict[str, Any], where: str, seen: Surv
     numbers = issubclass(c.TASKS[kind], c.NumberTask)
     like = "classify" if numbers else kind  # what reads the source is the same
     if media:
-        chosen = media_defaults(like, media, len(raw["data"]["source"]) > len(media), seen)
+        chosen = media_defaults(like, media, raw["data"], seen)
     else:
         chosen = defaults(like, seen)
+        if raw["data"].get("units") == "characters":
+            chosen = _merge(_characters(seen), chosen)
     if numbers:
         chosen = number_defaults(raw["task"], raw["data"]["source"], chosen, seen)
     if kind == "translate" and "columns" not in raw["task"] and not raw["task"].get("joint"):
@@ -120,8 +122,20 @@ def _with_layout(raw: dict[str, Any], where: str) -> tuple[Layout, dict[str, Any
     columns = {key: value for key, value in layout.settings.items() if value is not None}
     raw["data"] = dict(raw["data"]) | columns
     raw["task"] = {"kind": layout.task} | raw.get("task", {})
+    _refuse_stray(data, layout, where)
     _name_media(raw["task"], layout, data)
     return layout, raw
+
+
+def _refuse_stray(data: c.Data, layout: Layout, where: str) -> None:
+    """ConfigError where a key of the data has no meaning for the task."""
+    labels, kind = c.TASKS[layout.task].target_type == "labels", layout.task
+    for key in ("units", "mask", "ignore"):
+        if getattr(data, key) and not labels:
+            raise ConfigError(f"{where}: data.{key} is for the task 'tag'; this is '{kind}'")
+    if data.vector and kind not in ("classify", "translate"):
+        message = f"data.vector is for classify and translate; this is '{kind}'"
+        raise ConfigError(f"{where}: {message}")
 
 
 def _name_media(task: dict[str, Any], layout: Layout, data: c.Data) -> None:
@@ -306,6 +320,14 @@ def _tag(seen: Survey) -> dict[str, Any]:
             "warmup": 100,
         }
         | _length(n, most=60, scale=2500),
+    }
+
+
+def _characters(seen: Survey) -> dict[str, Any]:
+    """What is otherwise where a label stands at every character: rows are long, and symbols few."""
+    return {
+        "task": {"tokenizer": {"kind": "word", "size": 2000}},
+        "train": {"batch_tokens": 8192, "word_dropout": 0.0},
     }
 
 

@@ -12,7 +12,7 @@ from saccade.config.readers import Strict
 from saccade.config.toml import validate
 from saccade.data.detect import is_media
 from saccade.data.layout import detect_layout
-from saccade.data.lines import Example
+from saccade.data.lines import UNSCORED, Example
 from saccade.data.memory import Memory
 from saccade.data.sources import examples
 from saccade.errors import ConfigError
@@ -73,8 +73,15 @@ def _located(row: Example, media: Sequence[int], folders: set[str]) -> tuple[Exa
 def _record(row: Example, data: c.Data) -> dict[str, Any]:
     """The columns of an example, by their name or number."""
     if isinstance(row.target, tuple):
-        return {str(data.source[0]): row.source, str(data.target): row.target}
+        labels = [None if label == UNSCORED else label for label in row.target]
+        tagged: dict[str, Any] = {str(data.source[0]): row.source, str(data.target): labels}
+        if data.mask is not None:
+            tagged[str(data.mask)] = [int(label is not None) for label in labels]
+        return tagged
     record: dict[str, Any] = dict(zip(map(str, data.source), row.source, strict=True))
+    if data.vector:
+        numbers = json.loads(record.pop(c.VECTOR))
+        record |= dict(zip(map(str, data.vector), numbers, strict=True))
     if row.target is not None:
         record[str(data.target)] = row.references if row.others else row.target
     return record

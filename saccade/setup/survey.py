@@ -18,6 +18,7 @@ CLOSE_EXAMPLES = 20_000  # examples looked at closely; the rest is only counted
 COUNTED_WORDS = 200  # of a target, at most
 KEPT_WORDS = 20_000  # different words of targets that are remembered
 KEPT_CELLS = 2000  # of a source column after the first
+KEPT_EXAMPLES = 16  # the first ones, as they are
 TAG_SEPARATORS = (";", "|", ",", "+")
 
 
@@ -26,6 +27,7 @@ class Survey:
     """What the training examples look like."""
 
     count: int = 0
+    targets: int = 0  # of all examples, of which one may have several
     characters: int = 0  # of all sources
     last_full: int = 0  # the number, from 0, of the last example that is not blank
     seed: int | None = None  # of the hashes of sources
@@ -33,6 +35,7 @@ class Survey:
     lowest_hash: int = 1 << 64
     highest_hash: int = -1
 
+    first: list[Example] = field(default_factory=list)  # the first few
     sampled: int = 0  # examples that were looked at closely; of them:
     source_lengths: list[int] = field(default_factory=list)  # in characters
     target_lengths: list[int] = field(default_factory=list)
@@ -74,6 +77,15 @@ class Survey:
         return few and self.single_targets < 0.9 * self.sampled
 
     @property
+    def recurring_words(self) -> bool:
+        """Whether targets are several words each, most of which come again in others."""
+        return (
+            self.target_tokens > 3 * len(self.target_words)
+            and len(self.target_words) < KEPT_WORDS
+            and self.single_targets < 0.9 * self.sampled
+        )
+
+    @property
     def one_script(self) -> bool:
         """Whether both sides are written with much the same characters."""
         both = self.source_alphabet & self.target_alphabet
@@ -102,10 +114,13 @@ def survey(
             seen.lowest_hash = min(seen.lowest_hash, number)
             seen.highest_hash = max(seen.highest_hash, number)
         seen.count += 1
+        seen.targets += len(row.references)
         seen.characters += sum(map(len, row.source)) + 1
         if seen.count > CLOSE_EXAMPLES:
             continue
         seen.sampled += 1
+        if len(seen.first) < KEPT_EXAMPLES:
+            seen.first.append(row)
         first = row.source[0]
         seen.source_lengths.append(sum(map(len, row.source)))
         seen.single_sources += " " not in first.strip()

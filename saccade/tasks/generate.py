@@ -17,7 +17,7 @@ from saccade.data.fields import Text
 from saccade.data.kinds import Readable
 from saccade.data.lines import Defect, Example, FileError, lines_of
 from saccade.data.media import MediaField
-from saccade.decoding import steps
+from saccade.decoding import ctc, steps
 from saccade.decoding.risk import least_risk
 from saccade.decoding.sample import draw, sample
 from saccade.decoding.search import (
@@ -37,7 +37,7 @@ from saccade.errors import ConfigError, DataError
 from saccade.metrics.text import similarity
 from saccade.models.decoders import Decoder, RecurrentDecoder, TransformerDecoder
 from saccade.models.networks import Generator, shifted
-from saccade.nn.padded import Padded, pad
+from saccade.nn.padded import Memory, Padded, pad
 from saccade.nn.state import repeat, select
 from saccade.tasks.task import (
     Member,
@@ -86,7 +86,7 @@ class Started(NamedTuple):
 
     state: Any
     first: Tensor  # (B,): the token it goes on from
-    keep: Tensor | None  # (B, S): the positions of the memory that are real; None is all
+    memory: Memory | None  # what the encoder left
 
 
 class Begun(NamedTuple):
@@ -132,7 +132,7 @@ class GeneratingTask(Task):
         assert memory is not None
         state = network.decoder.start(memory, len(readings))
         first = torch.full((len(readings),), self.output.specials.bos, device=device)
-        return Started(state, first, memory.keep)
+        return Started(state, first, memory)
 
     def positions_left(self, reading: Reading) -> int:
         """For how many tokens there are positions after this; below 0: it is too long."""
@@ -288,6 +288,15 @@ class GeneratingTask(Task):
             if len(parts) > 1:
                 plain, plain_state = steps.ensemble(parts), tuple(one.state for one in started)
             step, state = plain, plain_state
+            if share := ctc_share(self.config, decode):
+                heads = [
+                    (member.network.monotone, one.memory)
+                    for member, one in zip(members, started, strict=True)
+                    if member.network.monotone is not None and one.memory is not None
+                ]
+                scorer = steps.ensemble([ctc.ctc_step(h.blank, special.eos) for h, _ in heads])
+                heard = [ctc.start(head(read), read.keep, head.blank) for head, read in heads]
+                step, state = ctc.joint(step, scorer, share), (state, tuple(heard))
             if request.model is not None:
                 fusion_model = request.model.network.decoder
                 other = steps.stepper(fusion_model)
@@ -295,14 +304,15 @@ class GeneratingTask(Task):
                 state = (state, fusion_model.start(None, len(encoded)))
         if isinstance(decode, c.Beam) and decode.coverage:
             attention = attention_of(network.decoder)
-            step = steps.with_attention_sum(step, attention, started[0].keep)
+            memory = started[0].memory
+            assert memory is not None
+            step = steps.with_attention_sum(step, attention, memory.keep)
         prefixes = [query.prefix for query in encoded]
         step = steps.prompted(step, prefixes) if any(prefixes) else step
         ruled = self._ruled(step, request)
         drawn = filtered(ruled, decode) if isinstance(decode, c.Sample) else ruled
-        reweighted = (
-            drawn is not ruled or request.model is not None or request.decode.repetition > 1.0
-        )
+        added = bool(share) or request.model is not None
+        reweighted = drawn is not ruled or added or request.decode.repetition > 1.0
         return Begun(drawn, state, plain, plain_state, first, reweighted)
 
     def _ruled(self, step: Step, request: Request) -> Step:
@@ -487,8 +497,17 @@ def attention_of(decoder: Decoder) -> nn.Module:
     raise ConfigError("decode.coverage: this model has no attention to a source; set it to 0")
 
 
+def ctc_share(config: c.Config, decode: c.Rules) -> float:
+    """The share of CTC in the score of a search, by default that of the loss."""
+    return config.train.ctc if decode.ctc is None else decode.ctc
+
+
 def check_members(task: GeneratingTask, request: Request) -> None:
-    """Refuse others that do not speak the same vocabulary."""
+    """Refuse others that do not speak the same vocabulary, and CTC where there is none."""
+    if request.decode.ctc and not task.config.train.ctc:
+        raise ConfigError(
+            "decode.ctc: this run has no CTC to listen to; leave it out, or train with train.ctc"
+        )
     if request.model is not None and task.config.task.kind == "language":
         raise ConfigError(
             "decode.model: it is for other tasks; join language models in an ensemble"

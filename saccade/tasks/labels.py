@@ -13,7 +13,8 @@ from saccade import config as c
 from saccade.data.batches import padded
 from saccade.data.fields import Labels, Text
 from saccade.data.kinds import Readable, counting, fitted, load_field
-from saccade.data.lines import Example, labels_of
+from saccade.data.lines import UNSCORED, Example, labels_of
+from saccade.errors import DataError
 from saccade.nn.padded import Padded
 from saccade.tasks.task import Task, count_columns, device_of, in_batches
 from saccade.text.vocab import Vocab
@@ -24,6 +25,7 @@ class LabelTask(Task):
 
     source_name, target_name = "tokenizer", "labels"
     source_field: ClassVar[type[Text]] = Text
+    target: Labels
 
     def __init__(self, config: c.Config, sources: tuple[Readable, ...], target: Labels):
         super().__init__(config, sources, target)
@@ -42,6 +44,11 @@ class LabelTask(Task):
             for target in row.references:
                 labels.update(labels_of(target))
             count_columns(sources, counts, row, config.data.root)
+        del labels[UNSCORED]
+        if not labels:
+            raise DataError(
+                f"{config.data.train[0]}: no label is scored; look at data.mask and data.ignore"
+            )
         fields = tuple(fitted(some, cls.source_field, config.data) for some in counts)
         return cls(config, fields, Labels.fit(labels))
 

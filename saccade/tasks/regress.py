@@ -10,13 +10,13 @@ from torch import Tensor
 
 from saccade import config as c
 from saccade.data.batches import collate, in_order, padded
+from saccade.data.cells import words_of
 from saccade.data.corpora import Column, Corpus
 from saccade.data.fields import Text, Words
 from saccade.data.kinds import Readable
 from saccade.data.lines import Example, counted
 from saccade.data.media import MediaField
 from saccade.data.numbers import NumbersField
-from saccade.data.sources import words_of
 from saccade.data.targets import PositionNumbers, TargetNumbers
 from saccade.errors import DataError
 from saccade.models.networks import Regressor

@@ -10,13 +10,13 @@ from saccade.data.batches import in_order
 from saccade.data.corpora import Corpus
 from saccade.data.fields import Labels, Words
 from saccade.data.kinds import Readable
-from saccade.data.lines import Example, counted
+from saccade.data.lines import Example, counted, labels_of
 from saccade.data.numbers import NumbersField
 from saccade.errors import DataError
 from saccade.metrics import labels as metrics
 from saccade.models.networks import Tagger
 from saccade.nn.loss import label_loss
-from saccade.nn.padded import Padded
+from saccade.nn.padded import UNSCORED_ID, Padded
 from saccade.tasks.labels import LabelTask, log_probs_of
 from saccade.tasks.task import Evaluation, Prediction, Query, Request, device_of
 
@@ -57,13 +57,16 @@ class Tag(LabelTask):
             batch = batch.to(device_of(network))
             with torch.inference_mode():
                 target, logits = batch.target, network.logits(batch.sources)
-                loss = label_loss(target.real(logits), target.real(target.values))
+                loss = label_loss(target.scored(logits), target.scored(target.values))
                 nll, count = nll + float(loss.nll), count + loss.count
                 best = logits.argmax(-1)
                 for row, right, n in zip(best, target.values, target.lengths.tolist(), strict=True):
-                    guess.append([name(i) for i in row[:n].tolist()])
-                    gold.append([name(i) for i in right[:n].tolist()])
+                    scored = right[:n] != UNSCORED_ID
+                    guess.append([name(i) for i in row[:n][scored].tolist()])
+                    gold.append([name(i) for i in right[:n][scored].tolist()])
             yield len(gold) / len(examples)
+        if not count:
+            raise DataError("nothing to score: data.mask or data.ignore leaves out every label")
         flat_gold = [tag for row in gold for tag in row]
         flat_guess = [tag for row in guess for tag in row]
         found = {"loss": nll / count, "accuracy": metrics.accuracy(flat_gold, flat_guess)}
@@ -74,10 +77,13 @@ class Tag(LabelTask):
     def predict(
         self, network: Tagger, queries: Sequence[Query], request: Request
     ) -> list[Prediction]:
+        letters = all(len(label) == 1 for label in self.labels.labels)
+        between = "" if letters and self.config.data.units == "characters" else " "
+
         def one(logits: Tensor) -> Prediction:
             log_probs, best = logits.log_softmax(-1).max(-1)
             tags = [self.labels.label(i) for i in best.tolist()]
-            return Prediction(" ".join(tags), float(log_probs.sum()))
+            return Prediction(between.join(tags), float(log_probs.sum()))
 
         sources = [query.source for query in queries]
         return [one(rows) for rows in self._logits(network, sources, request.decode.batch_tokens)]
@@ -87,8 +93,10 @@ class Tag(LabelTask):
         sources = [row.source for row in examples]
         each = self._logits(network, sources, self.config.decode.batch_tokens)
         for logits, row in zip(each, examples, strict=True):
-            gold = [self.labels.index(tag) for tag in row.labels]
-            found.append((sum(log_probs_of(logits, gold)), len(gold)))
+            gold = [self.target.index(tag) for tag in labels_of(row.target)]
+            scored = [i for i, n in enumerate(gold) if n != UNSCORED_ID]
+            right = log_probs_of(logits[scored], [gold[i] for i in scored]) if scored else []
+            found.append((sum(right), len(right)))
         return found
 
     def _rows(self, logits: Tensor, sources: tuple[Padded, ...]) -> list[Tensor]:

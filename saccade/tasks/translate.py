@@ -12,6 +12,7 @@ from saccade.data.corpora import Corpus
 from saccade.data.fields import TargetText, Text
 from saccade.data.kinds import Readable, counting, fitted, load_field
 from saccade.data.lines import Example
+from saccade.metrics import captions
 from saccade.metrics import text as metrics
 from saccade.models.networks import Generator
 from saccade.nn.packed import packed
@@ -45,7 +46,7 @@ class Translate(GeneratingTask):
 
     @property
     def higher_is_better(self) -> bool:  # type: ignore[override]
-        return self.settings.metric in ("bleu", "chrf")
+        return self.settings.metric in ("bleu", "chrf", "cider")
 
     @classmethod
     def fit(cls, config: c.Config, examples: Callable[[], Iterable[Example]]) -> "Translate":
@@ -119,14 +120,25 @@ class Translate(GeneratingTask):
         """The metrics of a text for each different source."""
         gold = list(references_of(examples).values())
         found = {}
-        if self.metric in ("bleu", "chrf"):
+        if self.metric in ("bleu", "chrf", "cider"):
             found["bleu"] = metrics.bleu(texts, gold)
             found["chrf"] = metrics.chrf(texts, gold)
-        unit: Literal["char", "token"] = "char" if self.settings.target.kind == "char" else "token"
+            if self.metric == "cider" or self.are_captions(gold):
+                found |= captions.scores(texts, gold)
         gold = [self._as_written(targets) for targets in gold]
+        if self.metric in ("word_error", "char_error"):  # as speech recognition counts
+            found["word_error"] = metrics.token_error_rate(texts, gold, unit="token")
+            found["char_error"] = metrics.token_error_rate(texts, gold, unit="char")
+            return found | {"sequence_error": metrics.sequence_error_rate(texts, gold)}
+        unit: Literal["char", "token"] = "char" if self.settings.target.kind == "char" else "token"
         found["sequence_error"] = metrics.sequence_error_rate(texts, gold)
         found["token_error"] = metrics.token_error_rate(texts, gold, unit=unit)
         return found
+
+    def are_captions(self, gold: Sequence[Sequence[str]]) -> bool:
+        """Whether texts are of pictures, or most have several references."""
+        several = sum(len(references) > 1 for references in gold) > len(gold) / 2
+        return several or any(isinstance(one, c.Picture) for one in self.settings.own.values())
 
     def _as_written(self, targets: list[str]) -> list[str]:
         """Targets as the tokenizer can write them at best: right is what cannot be better."""

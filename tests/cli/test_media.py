@@ -228,6 +228,25 @@ def test_rows_made_anew_are_the_rows_that_were_kept(
     assert b"[" in (tmp_path / "run" / "data" / "train.source.values").read_bytes()[:1]
 
 
+def test_a_search_listens_to_ctc_where_there_is_some(
+    runs: dict[str, Path], tmp_path: Path, call: Call
+) -> None:
+    share = ["--set", "decode.ctc=0.2"]
+    found = json.loads(call("evaluate", runs["speech"], *share, "--json").out)
+    assert {"word_error", "char_error", "sequence_error"} < found.keys()
+    some = runs["speech"].parent / "speech.tsv"
+    done = call("exact", runs["speech"], some, *share, "--set", "decode.max_len=2", "--budget=50")
+    assert done.code == 0, done.err
+    photo = runs["captions"].parent / "pictures" / "0.png"
+    refused(call("predict", runs["captions"], photo, *share), "decode.ctc: this run has no CTC")
+    for value in ("1.0", "-0.1", "much"):
+        wrong = call("evaluate", runs["speech"], "--set", f"decode.ctc={value}")
+        refused(wrong, "decode.ctc")
+    made = call("train", media.captions(tmp_path), "--out", tmp_path / "run", *share)
+    assert made.code == 2
+    assert "set train.ctc" in made.err
+
+
 def test_a_label_can_be_a_source(tmp_path: Path, call: Call) -> None:
     path = tmp_path / "reviews.tsv"
     texts = {"good": "what a fine film", "bad": "what a waste"}

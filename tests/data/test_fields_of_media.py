@@ -16,7 +16,7 @@ from PIL import Image
 from saccade import config as c
 from saccade.data.media import Cell, Features, required
 from saccade.data.numbers import Moments, NumbersField, NumbersFitting, series_of
-from saccade.data.pictures import PictureField, PictureFitting, decoded
+from saccade.data.pictures import PictureField, PictureFitting, augmented, decoded
 from saccade.data.sounds import SoundField, SoundFitting, log_mel, samples_of, stretched
 from saccade.errors import CheckpointError, DataError
 from tests.media import shapes, tone
@@ -239,6 +239,22 @@ def test_a_faster_sound_is_shorter_and_higher(tmp_path: Path) -> None:
 # --- numbers --------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("reader", [c.Numbers(centre=True), c.Sound(centre=True)])
+def test_what_a_microphone_adds_to_every_frame_is_taken_away(reader: Any, tmp_path: Path) -> None:
+    frames = np.random.default_rng(1).normal(size=(40, 3)) * [1.0, 5.0, 0.1]
+    cells = []
+    for i, channel in enumerate([0.0, 7.0, [1.0, -2.0, 3.0]]):
+        np.save(tmp_path / f"{i}.npy", frames + channel)
+        cells.append(Cell(f"{i}.npy", str(tmp_path)))
+    fitting = (NumbersFitting if isinstance(reader, c.Numbers) else SoundFitting)(reader, 1 << 20)
+    for cell in cells:
+        fitting.look(cell)
+    rows = [fitting.field().make(cell) for cell in cells]
+    assert np.allclose(rows[0], rows[1], atol=1e-2)
+    assert np.allclose(rows[0], rows[2], atol=1e-2)
+    assert np.allclose(rows[0].astype(float).std(0), 1.0, atol=1e-2)
+
+
 def test_moments_part_by_part_are_those_of_the_whole() -> None:
     rows = np.random.default_rng(1).normal(3.0, 2.0, (100, 4))
     rows[:, 3] = 1e6  # never changes
@@ -334,7 +350,7 @@ def picture_column(folder: Path, reader: c.Picture, count: int = 6) -> Features:
 
 
 def test_augmentation_is_decided_by_seed_epoch_and_row_alone(tmp_path: Path) -> None:
-    reader = c.Picture(height=16, width=16, cell=8, crop=0.2, flip=True, colour=0.3)
+    reader = c.Picture(height=16, width=16, cell=8, crop=0.2, zoom=0.2, flip=True, colour=0.3)
     column = picture_column(tmp_path, reader)
     rows = np.arange(6)
     first = column.padded(rows, (1, 0)).values
@@ -347,13 +363,31 @@ def test_augmentation_is_decided_by_seed_epoch_and_row_alone(tmp_path: Path) -> 
     assert torch.equal(plain, picture_column(tmp_path, PICTURE).padded(rows).values)
 
 
-@pytest.mark.parametrize("change", [{"crop": 0.2}, {"flip": True}, {"colour": 0.5}])
+@pytest.mark.parametrize("change", [{"crop": 0.2}, {"zoom": 0.3}, {"flip": True}, {"colour": 0.5}])
 def test_every_augmentation_of_pictures_changes_them(
     change: dict[str, Any], tmp_path: Path
 ) -> None:
     reader = PICTURE.model_copy(update=change)
     column, rows = picture_column(tmp_path, reader), np.arange(6)
     assert not torch.equal(column.padded(rows, (1, 0)).values, column.padded(rows).values)
+
+
+def test_a_zoomed_picture_keeps_its_middle_and_a_moved_one_its_size(tmp_path: Path) -> None:
+    white = np.full((33, 33, 3), 255, np.uint8)
+    white[12:21, 12:21] = 0  # a black square of 9 x 9 in the middle
+    zoomed = c.Picture(height=33, width=33, cell=11, stem="patches", zoom=0.5)
+    moved = c.Picture(height=33, width=33, cell=11, stem="patches", crop=0.3)
+    sides, places = set(), set()
+    for seed in range(40):
+        black = np.argwhere(augmented(white, zoomed, seed)[..., 0] == 0)
+        assert tuple(black.mean(0).round()) == (16, 16)
+        sides.add(tuple(np.ptp(black, axis=0) + 1))
+        black = np.argwhere(augmented(white, moved, seed)[..., 0] == 0)
+        assert tuple(np.ptp(black, axis=0) + 1) == (9, 9)
+        places.add(tuple(black.mean(0)))
+    assert min(min(sides)) < 8 < 12 < max(max(sides))
+    assert any(high != wide for high, wide in sides)
+    assert len(places) > 20
 
 
 def test_spec_augment_silences_bands_and_times(tmp_path: Path) -> None:

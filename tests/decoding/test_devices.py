@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from saccade.decoding import steps
+from saccade.decoding import ctc, steps
 from saccade.decoding.exact import exact_search, exhaustive
 from saccade.decoding.sample import sample
 from saccade.decoding.search import Step, beam_search, greedy, preferred, token_log_probs
@@ -74,6 +74,20 @@ def test_prefixes_stay_on_their_device() -> None:
     def found() -> Any:
         step = steps.prompted(remembering(3), [[2], [3, 4]])
         return beam_search(step, STATE, FIRST, **BEAM)
+
+    plain = found()
+    with torch.device("meta"):
+        assert found() == plain
+
+
+def test_ctc_stays_on_its_device() -> None:
+    log_probs = torch.randn(2, 7, 6, generator=torch.Generator().manual_seed(1)).log_softmax(-1)
+    keep = torch.tensor([[True] * 7, [True] * 4 + [False] * 3])
+
+    def found() -> Any:
+        step = ctc.joint(remembering(3), ctc.ctc_step(5, 0), 0.4)
+        state = (STATE, ctc.start(log_probs, keep, 5))
+        return beam_search(step, state, FIRST, **BEAM), ctc.best_path(log_probs[0], [2, 2, 3], 5)
 
     plain = found()
     with torch.device("meta"):

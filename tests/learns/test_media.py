@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 
 import saccade
+from saccade.data.corpora import Examples
 from tests import media
 
 SMALL_PICTURE: dict[str, Any] = {
-    "height": 16, "width": 16, "cell": 8, "channels": 16, "crop": 0.0, "colour": 0.0,
+    "height": 16, "width": 16, "cell": 8, "channels": 16, "crop": 0.0, "zoom": 0.0, "colour": 0.0,
 }  # fmt: skip
 PLAIN = {"train.processes": 1, "train.average": 0.0, "train.warmup": 10, "train.rate": 5e-3}
 QUIET = {"encoder.dropout": 0.0, "encoder.dim": 32}
@@ -33,6 +34,18 @@ def test_tones_become_digits(tmp_path: Path) -> None:
 def test_slopes_become_names(tmp_path: Path) -> None:
     settings = QUIET | {"head.dropout": 0.0}
     assert learned(media.series(tmp_path, 120), 40, settings)["accuracy"] >= 90
+
+
+def test_notes_are_written_down_better_when_the_search_hears_ctc(tmp_path: Path) -> None:
+    settings = QUIET | {"task.kind": "translate", "task.target.kind": "char", "decoder.dim": 32}
+    settings |= {"decoder.dropout": 0.0, "train.ctc": 0.5, "task.metric": "word_error"}
+    heard = learned(media.melodies(tmp_path, 300), 160, settings)
+    assert heard["word_error"] <= 40
+    run = saccade.load(tmp_path / "run")
+    rows = list(Examples(tmp_path / "run" / "data" / "dev.jsonl"))
+    found = run.predict([row.source for row in rows], settings={"ctc": 0.0})
+    wrong = sum(one.text != row.target for one, row in zip(found, rows, strict=True))
+    assert 100 * wrong / len(rows) >= heard["word_error"] + 10  # the decoder is slower to learn
 
 
 @pytest.mark.slow

@@ -5,8 +5,39 @@ from tests.mutations.mutation import Mutation
 FIELDS = "tests/data/test_fields_of_media.py"
 LAWS = "tests/laws/test_media.py"
 COMMANDS = "tests/cli/test_media.py"
+CTC = "tests/decoding/test_ctc.py"
+
+CAPTIONS = "tests/metrics/test_caption_metrics.py"
 
 MEDIA = (
+    Mutation(
+        "captions: CIDEr counts a repeated n-gram again",
+        "saccade/metrics/captions.py",
+        "min(weight, other) * other",
+        "weight * other",
+        (f"{CAPTIONS}::test_a_repeated_ngram_gains_nothing",),
+    ),
+    Mutation(
+        "captions: punctuation counts",
+        "saccade/metrics/captions.py",
+        "if any(map(str.isalnum, word))]",
+        "if word]",
+        (f"{CAPTIONS}::test_case_and_punctuation_do_not_count",),
+    ),
+    Mutation(
+        "captions: a path begins with the question's positions",
+        "saccade/inspect/captions.py",
+        "alignment.mean[:, span.start : span.stop]",
+        "alignment.mean[:, : len(span)]",
+        ("tests/inspect/test_captions.py::test_the_cells_stand_after_a_question",),
+    ),
+    Mutation(
+        "pictures: small ones are scaled up",
+        "saccade/setup/media.py",
+        "side = min(64, wide, high)",
+        "side = 64",
+        ("tests/setup/test_pictures.py::test_pictures_are_not_scaled_up_and_strips_stay_strips",),
+    ),
     Mutation(
         "stems: a strided convolution sees padding",
         "saccade/nn/stems.py",
@@ -65,5 +96,33 @@ MEDIA = (
         "            if cell.key not in self.numbers:\n",
         "            if True:\n",
         (f"{COMMANDS}::test_each_file_is_kept_once_however_many_examples_name_it",),
+    ),
+    Mutation(
+        "ctc: the same token twice needs no blank between",
+        "saccade/decoding/ctc.py",
+        "    same = (tokens == prefix.last)[:, None]\n",
+        "    same = torch.zeros_like(tokens, dtype=torch.bool)[:, None]\n",
+        (f"{CTC}::test_a_whole_text_has_the_score_of_torchs_ctc_loss",),
+    ),
+    Mutation(
+        "ctc: positions beyond a source's end are heard",
+        "saccade/decoding/ctc.py",
+        "        log_probs = torch.where(keep.unsqueeze(-1), log_probs, silence)\n",
+        "        log_probs = torch.where(keep.unsqueeze(-1), log_probs, log_probs)\n",
+        (f"{CTC}::test_a_batch_is_its_rows_in_every_search",),
+    ),
+    Mutation(
+        "ctc: the run's own share is forgotten",
+        "saccade/tasks/generate.py",
+        "return config.train.ctc if decode.ctc is None else decode.ctc",
+        "return decode.ctc or 0.0",
+        ("tests/tasks/test_ctc.py",),
+    ),
+    Mutation(
+        "sound: the mean of each is left in",
+        "saccade/data/numbers.py",
+        "((centred(series, self.reader) - self.mean)",
+        "((series - self.mean)",
+        (f"{FIELDS}::test_what_a_microphone_adds_to_every_frame_is_taken_away",),
     ),
 )

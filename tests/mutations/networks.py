@@ -57,6 +57,20 @@ NN = (
         ("tests/nn/test_precision.py::test_a_decoder_is_causal_in_half_precision_too",),
     ),
     Mutation(
+        "products: the gradient of a bias is a mean",
+        "saccade/nn/products.py",
+        "slope.sum(0) if of_bias",
+        "slope.mean(0) if of_bias",
+        ("tests/nn/test_products.py",),
+    ),
+    Mutation(
+        "products: the gradient of a wide matrix is lost",
+        "saccade/nn/products.py",
+        "return _onednn(b.t(), a.t(), None).t()",
+        "return torch.zeros(a.size(1), b.size(1))",
+        ("tests/nn/test_products.py",),
+    ),
+    Mutation(
         "recurrent: rows are not turned round within their length",
         "saccade/nn/recurrent.py",
         "turned = torch.where(real, end - places, places)",

@@ -4,6 +4,7 @@ from tests.mutations.media import MEDIA
 from tests.mutations.networks import MODELS, NN
 from tests.mutations.numbers import NUMBERS
 from tests.mutations.searches import DECODING
+from tests.mutations.tables import TABLES
 from tests.mutations.trainings import MEASURES, TRAINING
 
-MUTATIONS = (*NN, *MODELS, *DECODING, *TRAINING, *MEASURES, *MEDIA, *NUMBERS)
+MUTATIONS = (*NN, *MODELS, *DECODING, *TRAINING, *MEASURES, *MEDIA, *TABLES, *NUMBERS)

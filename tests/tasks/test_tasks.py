@@ -25,10 +25,10 @@ from saccade.tasks.task import Prediction, Query, Request, Task, in_batches
 from saccade.text.vocab import Specials
 from saccade.verify import verify
 from tests.helpers import corpus, run_through
-from tests.small_runs import SEVERAL, SOURCES, small_task
+from tests.small_runs import SEVERAL, SOURCES, TASK_OF, small_task
 
 SPECIALS = Specials()
-TASKS = ("translate", "classify", "tag", "language", *SEVERAL)
+TASKS = ("translate", "classify", "tag", "language", *TASK_OF)
 
 
 def predict(task: Task, network: Network, sources: list[Any], **decode: Any) -> list[Prediction]:

@@ -1,0 +1,62 @@
+"""Ways to break masks, labels of characters and tables of numbers, and the tests that notice."""
+
+from tests.mutations.mutation import Mutation
+
+MASKS = "tests/laws/test_masks.py"
+CHARACTERS = "tests/data/test_characters.py"
+NUMBERS = "tests/data/test_tables_of_numbers.py"
+
+TABLES = (
+    Mutation(
+        "padded: a label that is not scored counts",
+        "saccade/nn/padded.py",
+        "return tensor[marked if keep is None else marked & keep]",
+        "return tensor if keep is None else tensor[keep]",
+        (f"{MASKS}::test_loss_and_gradient_are_those_of_the_scored_positions",),
+    ),
+    Mutation(
+        "padded: what is scored may be padding",
+        "saccade/nn/padded.py",
+        "marked if keep is None else marked & keep",
+        "marked",
+        (f"{MASKS}::test_a_masked_batch_is_its_rows",),
+    ),
+    Mutation(
+        "tag: metrics look at every label",
+        "saccade/tasks/tag.py",
+        "scored = right[:n] != UNSCORED_ID",
+        "scored = right[:n] == right[:n]",
+        (f"{MASKS}::test_accuracy_is_that_of_the_scored_labels",),
+    ),
+    Mutation(
+        "cells: a mask is read the other way round",
+        "saccade/data/cells.py",
+        'UNSCORED if mark == "0"',
+        'UNSCORED if mark == "1"',
+        (f"{CHARACTERS}::test_strings_as_long_as_their_labels_are_read_by_character",),
+    ),
+    Mutation(
+        "columns: a broken mask is taken for labels",
+        "saccade/data/columns.py",
+        "if marks[key] >= 0.9 * len(cells)",
+        "if marks[key] == len(cells)",
+        (f"{CHARACTERS}::test_lengths_that_differ_are_told_with_their_line",),
+    ),
+    Mutation(
+        "columns: any digits are numbers",
+        "saccade/data/columns.py",
+        "if not (fractions or (is_label and len(vector) >= MANY_NUMBERS)):",
+        "if not vector:",
+        (
+            f"{NUMBERS}::test_digits_of_texts_stay_text",
+            f"{NUMBERS}::test_many_columns_of_whole_numbers_are_a_vector_if_the_target_is_a_label",
+        ),
+    ),
+    Mutation(
+        "cells: numbers that are not finite are read",
+        "saccade/data/cells.py",
+        'return found is not None and abs(float(found[0])) < float("inf")',
+        "return found is not None",
+        (f"{NUMBERS}::test_a_cell_without_a_number_is_told_with_its_line",),
+    ),
+)
