@@ -12,6 +12,7 @@ from saccade.errors import DataError
 from saccade.setup.survey import Survey
 
 SHORT = 40  # characters: below, a text is rather a name than a sentence
+PICTURE_READS = 600_000  # of pictures with a caption, in a training
 SOUND_FRAMES = 3000  # of the longest example that is learned from: half a minute
 DECODER = {"kind": "recurrent", "attention": "additive", "context": "cell", "num_layers": 1}
 
@@ -59,8 +60,10 @@ def media_defaults(
     chosen["task"] |= _target(kinds, seen)
     if "sound" in kinds and not seen.symbols:
         chosen["task"]["metric"] = "word_error"
-    scale = 4000.0 if "picture" in kinds else 2000.0
-    chosen["train"] |= {"epochs": _epochs(seen.targets, 60, scale)}
+    chosen["train"] |= {"epochs": _epochs(n, 60)}
+    if kinds == {"picture"}:  # a CNN that begins with nothing has to see many
+        reads = PICTURE_READS // max(seen.targets, 1)
+        chosen["train"]["epochs"] = min(200, max(20, reads))
     chosen["decode"] = {
         "max_len": int(min(1000, max(20, 1.5 * seen.longest_target + 10))),
         "max_ratio": 100.0,  # a picture's cells and a sound's frames say little of a text's length
@@ -160,5 +163,5 @@ def _target(kinds: set[str], seen: Survey) -> dict[str, Any]:
     return {"target": {"kind": "bpe", "size": pieces}, "metric": "bleu"}
 
 
-def _epochs(n: int, most: int, scale: float = 2000.0) -> int:
-    return int(min(most, max(4, round(scale / sqrt(max(n, 1))))))
+def _epochs(n: int, most: int) -> int:
+    return int(min(most, max(4, round(2000 / sqrt(max(n, 1))))))
