@@ -55,7 +55,7 @@ def media_defaults(
         chosen["train"] |= {"epochs": _epochs(n, 60)}
         return chosen
     chosen["decoder"] = DECODER | {"dim": dim, "dropout": dropout}
-    if kinds == {"picture"} and seen.target_chars >= SHORT:  # 1.7 times as fast for sentences
+    if kinds == {"picture"} and seen.target_chars >= SHORT:  # 1.3 times as fast for sentences
         chosen["decoder"] |= {"attention": "general", "context": "output"}
     chosen["task"] |= _target(kinds, seen)
     if "sound" in kinds and not seen.symbols:
