@@ -97,15 +97,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("workloads", nargs="*", choices=list(WORKLOADS), default=["tiny", "g2p"])
+    parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help="else tiny and g2p")
     parser.add_argument("--pairs", type=int, default=10_000_000)
     parser.add_argument("--seconds", type=float, default=10)
     chosen = parser.parse_args()
+    if odd := set(chosen.workloads) - set(WORKLOADS):
+        parser.error(f"no workload {min(odd)}; there are {', '.join(WORKLOADS)}")
     machine = measuring.machine()
     print(f"{machine['model']}, {machine['cores']} cores, {machine['kind']}")
     with tempfile.TemporaryDirectory() as folder:
         corpus = large_corpus(Path(folder), chosen.pairs)
-        for name in chosen.workloads:
+        for name in chosen.workloads or ("tiny", "g2p"):
             share, step, disturbed = outside(name, chosen.seconds)
             tokens = settings(name, Path(folder), 1)["train"]["batch_tokens"]
             order, batch, batches = epoch_seconds(corpus, tokens)
