@@ -85,7 +85,9 @@ def build_network(config: c.Config, sources: Sequence[Source], target: Target) -
                 assert isinstance(encoder.stem, stems.TextStem)
                 assert isinstance(ends.embedding, Embedding)
                 encoder.stem.embedding.weight = ends.embedding.weight
-            monotone = None
+            monotone = words = None
+            if train.bag and encoder is not None:
+                words = heads.BagOfWords(encoder.dim, target.size)
             if train.ctc and encoder is not None:
                 monotone = heads.Monotone(encoder.dim, target.size, target.special[0])
             return Generator(
@@ -93,6 +95,8 @@ def build_network(config: c.Config, sources: Sequence[Source], target: Target) -
                 decoder,
                 monotone=monotone,
                 ctc=train.ctc,
+                words=words,
+                bag=train.bag,
                 label_smoothing=train.label_smoothing,
                 scheduled_sampling=train.scheduled_sampling,
                 special=target.special,
@@ -202,9 +206,8 @@ def build_stem(
             return stems.PatchStem(size, reader.grid, dim)
         case c.Picture():
             colours, cell = reader.colours, reader.cell
-            return stems.ResidualStem(
-                colours, reader.grid, cell, dim, reader.channels, reader.blocks
-            )
+            shape = reader.channels, reader.blocks, reader.standardised
+            return stems.ResidualStem(colours, reader.grid, cell, dim, *shape)
         case _:
             assert_never(reader)
 
