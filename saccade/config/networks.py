@@ -157,6 +157,13 @@ class PerWord(Strict):
     dropout: Share = 0.2
 
 
+class Tokens(Strict):
+    """A token for each position: a linear layer, GELU and a norm, then the vocabulary."""
+
+    kind: Literal["tokens"] = "tokens"
+    tied: bool = True  # the output layer is the encoder's embedding table
+
+
 class Horizon(Strict):
     """All steps of a forecast at once; without an encoder a linear map of the look-back alone."""
 
@@ -176,7 +183,7 @@ HEADS = {  # which head writes which type of target, unless the task says otherw
     "numbers": "pooled",
     "future": "horizon",
 }
-Head = Annotated[Pooled | PerWord | Horizon, Field(discriminator="kind")]
+Head = Annotated[Pooled | PerWord | Tokens | Horizon, Field(discriminator="kind")]
 
 
 class Frame(Strict):

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from saccade.nn.dropout import Dropout, most_words
 from saccade.nn.padded import Memory, Padded, masked_mean
+from saccade.nn.precision import computed
 from saccade.nn.products import Linear
 from saccade.nn.watch import record
 
@@ -86,6 +87,27 @@ class Monotone(nn.Module):
             "sum",
             zero_infinity=True,
         )
+
+
+class Tokens(nn.Module):
+    """A token of the vocabulary for a position, of which the encoder may have read another.
+
+    Before the output layer a linear layer, GELU and a norm.
+    Devlin et al. 2019, arxiv.org/abs/1810.04805
+    """
+
+    def __init__(self, dim: int, norm: nn.Module, output: nn.Linear):
+        super().__init__()
+        self.dense = Linear(dim, dim)
+        self.norm = norm
+        self.output = output  # (V, D)
+
+    def hidden(self, values: Float[Tensor, "*shape D"]) -> Float[Tensor, "*shape D"]:
+        """What the output layer reads."""
+        return computed(self.norm(F.gelu(self.dense(values)).float()))
+
+    def forward(self, values: Float[Tensor, "*shape D"]) -> Float[Tensor, "*shape V"]:
+        return self.output(self.hidden(values).to(self.output.weight.dtype))  # type: ignore[no-any-return]
 
 
 class PerWord(nn.Module):
