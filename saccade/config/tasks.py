@@ -112,7 +112,7 @@ class Pretrain(TaskSettings):
 
     @property
     def head_kind(self) -> str:
-        return "tokens"
+        return "per_token"
 
     @model_validator(mode="after")
     def marks(self) -> Self:

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from saccade.models.decoders import Decoder, Inputs, RecurrentDecoder
 from saccade.models.encoders import AnyEncoder, Encoder
 from saccade.models.forecaster import AnyForecaster
-from saccade.models.heads import Monotone, PerWord, Pooled, Tokens
+from saccade.models.heads import Monotone, PerToken, PerWord, Pooled
 from saccade.nn.distributions import Distribution
 from saccade.nn.dropout import uniform
-from saccade.nn.loss import Loss, label_loss, projected_cross_entropy
+from saccade.nn.loss import Loss, label_loss
 from saccade.nn.padded import Memory, Padded
 from saccade.nn.state import detach
 
@@ -141,7 +141,7 @@ class TokenPredictor(nn.Module):
 
     carries = False
 
-    def __init__(self, encoder: Encoder, head: Tokens, *, label_smoothing: float = 0.0):
+    def __init__(self, encoder: Encoder, head: PerToken, *, label_smoothing: float = 0.0):
         super().__init__()
         self.encoder = encoder
         self.head = head
@@ -152,12 +152,10 @@ class TokenPredictor(nn.Module):
         return self.head(target.scored(self.encoder(*sources).values))  # type: ignore[no-any-return]
 
     def forward(self, batch: Batch, carry: Any = None, progress: float = 1.0) -> tuple[Loss, None]:
-        target, output = batch.target, self.head.output
-        hidden = self.head.hidden(target.scored(self.encoder(*batch.sources).values))
-        gold = target.scored(target.values)
+        target, memory = batch.target, self.encoder(*batch.sources)
         smoothing = self.label_smoothing if self.training else 0.0
-        loss, nll = projected_cross_entropy(hidden, output.weight, output.bias, gold, smoothing)
-        return Loss(loss, nll, gold.numel()), None
+        gold = target.scored(target.values)
+        return self.head.loss(target.scored(memory.values), gold, smoothing), None
 
 
 class Regressor(nn.Module):

@@ -411,7 +411,7 @@ def _least_config(table: dict[str, Any]) -> dict[str, Any]:
     if "decoder" in tables and "encoder" not in tables:  # nothing to attend to
         tables["decoder"]["attention"] = "off"
     if "head" in tables:
-        tables["head"] = {"kind": c.HEADS.get(task.target_type, "tokens")}
+        tables["head"] = {"kind": c.HEADS.get(task.target_type, "per_token")}
     return tables
 
 

@@ -25,7 +25,7 @@ def pretrain_defaults(task: dict[str, Any], seen: Survey) -> dict[str, Any]:
         "activation": "gelu",
     }
     parts: dict[str, Any] = {
-        part: {"kind": "tokens"} if part == "head" else body for part in c.parts_of(task)
+        part: {"kind": "per_token"} if part == "head" else body for part in c.parts_of(task)
     }
     objective = c.OBJECTIVES[task.get("objective", {}).get("kind", "masked")]
     tokens = characters // CHARACTERS_PER_TOKEN
