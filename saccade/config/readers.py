@@ -32,6 +32,8 @@ class Tokenizer(Strict):
     split_punctuation: bool = False  # "end." is two words; its blanks are not restored exactly
     separator: str = ""  # between words, as ";" in V;IND;PST; "" is any blanks
     mask: bool = False  # whether there is <mask>, in place of a token that is hidden
+    # <0>, <1> ..., each in place of a span that is hidden
+    sentinels: Annotated[int, Field(ge=0, le=1000)] = 0
 
     @model_validator(mode="after")
     def words(self) -> Self:

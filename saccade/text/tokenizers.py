@@ -60,7 +60,7 @@ class Tokenizer:
         gapless = sorted(self._ids.values()) == list(range(len(self._ids)))
         if not gapless or not self._ids.keys() >= set(_hidden(config)):
             raise ValueError("its ids have gaps, or it lacks a special one")
-        self.specials = Specials(*(self._ids[name] for name in _hidden(config)))
+        self.specials = _specials(config, [self._ids[name] for name in _hidden(config)])
         for i, name in zip(self.specials.ids, special_names(config), strict=True):
             self._pieces[i] = name
 
@@ -226,7 +226,15 @@ class Tokenizer:
 
 def special_names(config: c.Tokenizer) -> tuple[str, ...]:
     """What the special ids of a tokenizer are called, from id 0 on."""
-    return (*SPECIALS, MASK) if config.mask else SPECIALS
+    masks = (MASK,) if config.mask else ()
+    return (*SPECIALS, *masks, *(f"<{i}>" for i in range(config.sentinels)))
+
+
+def _specials(config: c.Tokenizer, ids: list[int]) -> Specials:
+    """The special ids, in the order of their names."""
+    pad, unk, bos, eos, sep, *others = ids
+    mask = others.pop(0) if config.mask else None
+    return Specials(pad, unk, bos, eos, sep, mask, tuple(others))
 
 
 def _hidden(config: c.Tokenizer) -> tuple[str, ...]:
