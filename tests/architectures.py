@@ -15,7 +15,7 @@ from saccade.nn.padded import Padded, pad
 from saccade.text.vocab import Inventory, Specials
 
 VOCAB = 20
-IDS = Inventory(VOCAB, tuple(Specials()), Specials().unk)
+IDS = Inventory(VOCAB, Specials().ids, Specials().unk)
 RECURRENT = {"kind": "recurrent", "dim": 16, "dropout": 0.0}
 TRANSFORMER = {
     "kind": "transformer",

@@ -13,7 +13,14 @@ from torch.overrides import TorchFunctionMode
 
 from saccade import config as c
 from saccade.models import decoders, encoders, forecaster, heads
-from saccade.models.networks import Classifier, Generator, Network, Regressor, Tagger
+from saccade.models.networks import (
+    Classifier,
+    Generator,
+    Network,
+    Regressor,
+    Tagger,
+    TokenPredictor,
+)
 from saccade.nn import attention, bodies, distributions, horizon, positions, stems
 from saccade.nn.convolution import GatedConvolution
 from saccade.nn.dropout import WordDropout
@@ -76,28 +83,16 @@ def build_network(config: c.Config, sources: Sequence[Source], target: Target) -
         encoder = build_encoders(config.encoder, sources, train.word_dropout, config.task.early)
     match config.task:
         case c.LanguageModel() | c.Translate():
-            assert config.decoder is not None
             assert isinstance(target, Inventory)
-            memory_dim = None if encoder is None else encoder.dim
-            ends = token_ends(config.decoder, target, train.word_dropout)
-            decoder = build_decoder(config.decoder, ends, memory_dim)
-            if isinstance(config.task, c.Translate) and config.task.joint:
-                assert isinstance(encoder, encoders.Encoder)
-                assert isinstance(encoder.stem, stems.TextStem)
-                assert isinstance(ends.embedding, Embedding)
-                encoder.stem.embedding.weight = ends.embedding.weight
-            monotone = None
-            if train.ctc and encoder is not None:
-                monotone = heads.Monotone(encoder.dim, target.size, target.special[0])
-            return Generator(
-                encoder,
-                decoder,
-                monotone=monotone,
-                ctc=train.ctc,
-                label_smoothing=train.label_smoothing,
-                scheduled_sampling=train.scheduled_sampling,
-                special=target.special,
-            )
+            return build_generator(config, encoder, target)
+        case c.Pretrain():
+            assert isinstance(target, Inventory)
+            if not isinstance(config.head, c.PerToken):
+                return build_generator(config, encoder, target)
+            assert isinstance(encoder, encoders.Encoder)
+            assert isinstance(encoder.stem, stems.TextStem)
+            says = build_token_head(config.head, encoder.stem.embedding)
+            return TokenPredictor(encoder, says, label_smoothing=train.label_smoothing)
         case c.Classify():
             assert config.head is not None
             assert encoder is not None
@@ -127,6 +122,33 @@ def build_network(config: c.Config, sources: Sequence[Source], target: Target) -
             return build_forecaster(config, config.task, encoder, target.size)
         case _:
             assert_never(config.task)
+
+
+def build_generator(
+    config: c.Config, encoder: encoders.AnyEncoder | None, target: Inventory
+) -> Generator:
+    """A decoder of text, after an encoder if there is one."""
+    assert config.decoder is not None
+    memory_dim = None if encoder is None else encoder.dim
+    ends = token_ends(config.decoder, target, config.train.word_dropout)
+    decoder = build_decoder(config.decoder, ends, memory_dim)
+    if isinstance(config.task, c.Translate) and config.task.joint:
+        assert isinstance(encoder, encoders.Encoder)
+        assert isinstance(encoder.stem, stems.TextStem)
+        assert isinstance(ends.embedding, Embedding)
+        encoder.stem.embedding.weight = ends.embedding.weight
+    monotone = None
+    if config.train.ctc and encoder is not None:
+        monotone = heads.Monotone(encoder.dim, target.size, target.special[0])
+    return Generator(
+        encoder,
+        decoder,
+        monotone=monotone,
+        ctc=config.train.ctc,
+        label_smoothing=config.train.label_smoothing,
+        scheduled_sampling=config.train.scheduled_sampling,
+        special=target.special,
+    )
 
 
 def build_forecaster(

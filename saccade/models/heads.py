@@ -137,7 +137,7 @@ class PerToken(nn.Module):
                 values = F.gelu(self.dense(values))
             case _:
                 values = F.gelu(self.dense(values), approximate="tanh")
-        return computed(self.norm(values))
+        return computed(self.norm(values.float()))
 
     def forward(self, values: Float[Tensor, "*B D"]) -> Float[Tensor, "*B V"]:
         return self.output(self.hidden(values))  # type: ignore[no-any-return]

@@ -60,15 +60,15 @@ class Heads:
         if self.fused:
             (tensor,) = tensors
             tensors = (tensor.T if tensor.dim() > 1 else tensor).chunk(3)
-        query, key, value = (t.unflatten(0, (-1, self.head_dim)) for t in tensors)
+        query, key, value = (_rows(t, -1, self.head_dim) for t in tensors)
         if self.rotary:
             query, key = self._neighbours(query), self._neighbours(key)
         query = query * self.factor if self.factor != 1.0 else query
-        grouped = query.unflatten(0, (-1, self.queries))
+        grouped = _rows(query, -1, self.queries)
         return torch.cat([grouped, key.unsqueeze(1), value.unsqueeze(1)], 1).flatten(0, 2)
 
     def split(self, tensor: Tensor) -> list[Tensor]:
-        groups = tensor.unflatten(0, (-1, self.queries + 2, self.head_dim))
+        groups = _rows(tensor, -1, self.queries + 2, self.head_dim)
         query, key, value = groups[:, :-2].flatten(0, 1), groups[:, -2], groups[:, -1]
         query = query / self.factor if self.factor != 1.0 else query
         if self.rotary:
@@ -80,10 +80,18 @@ class Heads:
         return [whole.T if whole.dim() > 1 else whole]
 
     def _neighbours(self, heads: Tensor) -> Tensor:
-        return heads.unflatten(1, (2, -1)).transpose(1, 2).flatten(1, 2)
+        return (
+            heads.view(len(heads), 2, self.head_dim // 2, *heads.shape[2:])
+            .transpose(1, 2)
+            .flatten(1, 2)
+        )
 
     def _halves(self, heads: Tensor) -> Tensor:
-        return heads.unflatten(1, (-1, 2)).transpose(1, 2).flatten(1, 2)
+        return (
+            heads.view(len(heads), self.head_dim // 2, 2, *heads.shape[2:])
+            .transpose(1, 2)
+            .flatten(1, 2)
+        )
 
 
 @dataclass(frozen=True)
@@ -93,11 +101,11 @@ class MemoryHeads:
     head_dim: int
 
     def join(self, tensors: Sequence[Tensor]) -> Tensor:
-        parts = [t.unflatten(0, (-1, self.head_dim)) for t in tensors]
+        parts = [_rows(t, -1, self.head_dim) for t in tensors]
         return torch.stack(parts, 1).flatten(0, 2)
 
     def split(self, tensor: Tensor) -> list[Tensor]:
-        heads = tensor.unflatten(0, (-1, 2, self.head_dim))
+        heads = _rows(tensor, -1, 2, self.head_dim)
         return [heads[:, 0].flatten(0, 1), heads[:, 1].flatten(0, 1)]
 
 
@@ -114,3 +122,8 @@ class Flat:
 
 
 Layout = Same | Transposed | Stacked | Heads | MemoryHeads | Flat
+
+
+def _rows(tensor: Tensor, *shape: int) -> Tensor:
+    """A tensor with its first dimension as several."""
+    return tensor.reshape(*shape, *tensor.shape[1:])

@@ -239,11 +239,11 @@ def _bert_like(values: Values, prefix: str, head: str, segments: int, offset: in
         "segments": segments,
     }
     kind = "masked" if head == "none" else head
-    top = {"masked": "tokens", "classify": "pooled", "tag": "per_word"}[kind]
+    top = {"masked": "per_token", "classify": "pooled", "tag": "per_word"}[kind]
     tables: dict[str, dict[str, Any]] = {"encoder": encoder, "head": {"kind": top}}
     if kind == "masked":
         dense = values.activation("hidden_act", "activation", default="gelu")
-        tables["head"] |= {"activation": dense, "norm_eps": encoder["norm_eps"]}
+        tables["head"] |= {"dense": dense, "norm_eps": encoder["norm_eps"]}
     else:
         tables["head"]["dropout"] = values.number("classifier_dropout", default=rate)
     rows = values.size("vocab_size")
