@@ -25,7 +25,8 @@ class Strict(BaseModel):
 class Tokenizer(Strict):
     """How a string becomes ids: trained on the training file, saved in the run."""
 
-    kind: Literal["word", "char", "bpe", "bytes", "unigram"] = "bpe"
+    # imported: that of a published model, which `saccade import` brought
+    kind: Literal["word", "char", "bpe", "bytes", "unigram", "imported"] = "bpe"
     size: Positive = 8000  # the largest vocabulary, specials included
     min_count: Positive = 1  # rarer words or characters become <unk>
     lowercase: bool = False

@@ -131,13 +131,17 @@ class GeneratingTask(Task):
         memory = network.encode(sources)
         assert memory is not None
         state = network.decoder.start(memory, len(readings))
-        first = torch.full((len(readings),), self.output.specials.bos, device=device)
+        marks = torch.tensor([self.output.frame.start] * len(readings), device=device)
+        if marks.size(1) > 1:
+            _, state = network.decoder(marks[:, :-1], state)
+        first = marks[:, -1]
         return Started(state, first, memory)
 
     def positions_left(self, reading: Reading) -> int:
         """For how many tokens there are positions after this; below 0: it is too long."""
         longest = length_of(reading) if self.early else max(map(len, reading))
-        return -1 if longest > self.source_positions else self.target_positions - 1
+        left = self.target_positions - len(self.output.frame.start)
+        return -1 if longest > self.source_positions else left
 
     def limit(self, reading: Reading, decode: c.Limits) -> int:
         """How many tokens an answer to this may have; less than 0 if it is too long to read."""
