@@ -74,6 +74,8 @@ class Tokenizer:
         for i, name in zip(self.specials.ids, special_names(config), strict=True):
             self._pieces[i] = name
         self._dropped = {*self.specials.ids} - {self.specials.unk}  # from a text
+        sep, bos, eos = (self.specials.sep,), (self.specials.bos,), (self.specials.eos,)
+        self.frame = Frame((), sep, eos, bos, eos)  # the marks around texts
 
     @classmethod
     def train(cls, config: c.Tokenizer, lines: Iterable[str]) -> Self:
@@ -138,12 +140,6 @@ class Tokenizer:
     @property
     def inventory(self) -> Inventory:
         return Inventory(len(self), self.specials.ids, self.specials.unk)
-
-    @property
-    def frame(self) -> Frame:
-        """The marks around texts."""
-        special = self.specials
-        return Frame((), (special.sep,), (special.eos,), (special.bos,), (special.eos,))
 
     def agrees(self, other: "Tokenizer") -> bool:
         """Whether the ids of both mean the same."""
