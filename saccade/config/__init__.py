@@ -52,6 +52,7 @@ from saccade.config.readers import (
     Vectors,
 )
 from saccade.config.schema import Config, Train
+from saccade.config.start import PRODUCTS, Frozen, Gradual, LowRank, Start, Whole
 from saccade.config.tasks import (
     TABLES,
     TASKS,
@@ -85,6 +86,7 @@ from saccade.config.toml import (
 __all__ = [
     "HEADS",
     "MAX_HYPOTHESES",
+    "PRODUCTS",
     "TABLES",
     "TASKS",
     "VECTOR",
@@ -101,12 +103,15 @@ __all__ = [
     "Exact",
     "Forecast",
     "Frame",
+    "Frozen",
     "Gaussian",
+    "Gradual",
     "Head",
     "Horizon",
     "Label",
     "LanguageModel",
     "Limits",
+    "LowRank",
     "Media",
     "Mixture",
     "NoBody",
@@ -131,6 +136,7 @@ __all__ = [
     "Series",
     "Sound",
     "Source",
+    "Start",
     "Tag",
     "TargetType",
     "Task",
@@ -141,6 +147,7 @@ __all__ = [
     "TransformerEncoder",
     "Translate",
     "Vectors",
+    "Whole",
     "assign",
     "assign_text",
     "change_decode",

@@ -79,7 +79,7 @@ class Transformer(Strict):
 
 
 class TransformerEncoder(Transformer):
-    pass
+    causal: bool = False  # a position sees those before it alone, as in a language model
 
 
 class TransformerDecoder(Transformer):

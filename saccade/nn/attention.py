@@ -213,7 +213,7 @@ class SelfAttention(nn.Module):
     def forward(
         self,
         x: Float[Tensor, "B T D"],
-        mask: Float[Tensor, "B 1 1 T"] | None = None,
+        mask: Float[Tensor, "#B #H #T T"] | None = None,
         past: Past | None = None,
     ) -> tuple[Float[Tensor, "B T D"], KeysValues | None]:
         """The attended values, and with a `past` the keys and values so far.

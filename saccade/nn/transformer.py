@@ -11,7 +11,13 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from saccade.nn.attention import CrossAttention, MemoryHeads, SelfAttention, additive_mask
+from saccade.nn.attention import (
+    CrossAttention,
+    MemoryHeads,
+    SelfAttention,
+    additive_mask,
+    triangle,
+)
 from saccade.nn.cache import KeysValues, KVCache, Past
 from saccade.nn.dropout import Dropout
 from saccade.nn.precision import computed
@@ -120,6 +126,8 @@ class Stack(nn.Module):
     What the blocks add to is single precision, whatever they compute in: it is a sum of many.
     """
 
+    causal = False  # whether a position sees those before it alone
+
     def __init__(self, positions: nn.Module, blocks: list[Block], norm: nn.Module, dropout: float):
         super().__init__()
         self.positions = positions
@@ -130,8 +138,11 @@ class Stack(nn.Module):
     def forward(
         self, x: Float[Tensor, "B T D"], keep: Bool[Tensor, "B T"] | None = None
     ) -> Float[Tensor, "B T D"]:
-        """Every position sees every other in `keep`."""
+        """Every position sees every other in `keep`, or of them those before it."""
         mask = additive_mask(keep, x.dtype)
+        if self.causal:
+            later = triangle(x.size(1), x.size(1), x)[None, None]  # (1, 1, T, T)
+            mask = later if mask is None else mask + later
         x = self.drop(self.positions(x)).float()
         for block in self.blocks:
             x, _, _ = block(x, mask)

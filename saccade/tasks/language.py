@@ -14,12 +14,13 @@ from saccade import config as c
 from saccade.data.batches import Stream
 from saccade.data.corpora import Array, Column, Corpus
 from saccade.data.fields import Lines
+from saccade.data.kinds import Vocabularies
 from saccade.data.lines import Example
 from saccade.errors import ConfigError
 from saccade.models.networks import Generator, shifted
 from saccade.nn.padded import pad
 from saccade.tasks.generate import EncodedQuery, GeneratingTask, Reading, Started
-from saccade.tasks.task import Evaluation, Query, device_of
+from saccade.tasks.task import NO_VOCABULARIES, Evaluation, Query, device_of
 from saccade.text.tokenizers import Counts, alphabet
 
 
@@ -39,8 +40,15 @@ class LanguageModel(GeneratingTask):
         return "perplexity"
 
     @classmethod
-    def fit(cls, config: c.Config, examples: Callable[[], Iterable[Example]]) -> "LanguageModel":
+    def fit(
+        cls,
+        config: c.Config,
+        examples: Callable[[], Iterable[Example]],
+        given: Vocabularies = NO_VOCABULARIES,
+    ) -> "LanguageModel":
         assert isinstance(config.task, c.LanguageModel)
+        if given.target is not None:
+            return cls(config, Lines(given.target))
         if config.task.vocabulary:
             return cls(config, Lines.load(Path(config.task.vocabulary)))
         counts = Counts(config.task.tokenizer)
