@@ -13,19 +13,18 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from saccade import config as c
-from saccade.data.batches import Batch, collate
+from saccade.data.batches import Batch
 from saccade.data.lines import Example
 from saccade.decoding.search import beam_search, greedy
 from saccade.decoding.steps import stepper
 from saccade.errors import CheckpointError
 from saccade.models.forecaster import StepForecaster
-from saccade.models.networks import Generator, Network, shifted
+from saccade.models.networks import Generator, Network, TokenPredictor, shifted
 from saccade.nn.distributions import Distribution
 from saccade.nn.dropout import RowSlice, slice_of
 from saccade.nn.padded import Padded
@@ -96,7 +95,7 @@ def verify(folder: Path) -> Iterator[Law]:
     rows = rows[:: max(1, len(rows) // NUM_EXAMPLES)][:NUM_EXAMPLES]  # short ones and long ones
     if not rows:
         raise CheckpointError(f"{folder / 'data'}: holds no example to measure on: train anew")
-    batch = collate(run.task.encode(rows), np.arange(len(rows)))
+    batch = run.task.sample(rows)
     sample = Sample(folder, run.config, run.task, run.network, rows, batch)
     for name, law in LAWS.items():
         yield replace(law(sample), name=name)
@@ -146,7 +145,8 @@ def batch_is_single(sample: Sample) -> Law:
 def padding_is_invisible(sample: Sample) -> Law:
     """Columns of padding behind a batch change no loss."""
     batch, network = sample.batch, sample.network
-    target = widened(batch.target) if isinstance(network, Generator) else batch.target
+    per_position = isinstance(network, Generator | TokenPredictor)
+    target = widened(batch.target) if per_position else batch.target
     wide = Batch(tuple(map(widened, batch.sources)), target)
     with torch.inference_mode():
         losses = [network(some)[0] for some in (batch, wide)]

@@ -15,7 +15,7 @@ from saccade.nn.padded import Padded, pad
 from saccade.text.vocab import Inventory, Specials
 
 VOCAB = 20
-IDS = Inventory(VOCAB, tuple(Specials()), Specials().unk)
+IDS = Inventory(VOCAB, Specials().ids, Specials().unk)
 RECURRENT = {"kind": "recurrent", "dim": 16, "dropout": 0.0}
 TRANSFORMER = {
     "kind": "transformer",
@@ -25,6 +25,28 @@ TRANSFORMER = {
     "num_layers": 2,
     "dropout": 0.0,
 }
+BERT = {
+    "norm_first": False,
+    "norm_embedding": True,
+    "norm_eps": 1e-12,
+    "activation": "gelu",
+    "positions": "learned",
+    "max_positions": 40,
+    "scale_embedding": False,
+}
+# What published networks have otherwise: in an encoder, and in a decoder.
+PUBLISHED: dict[str, dict[str, Any]] = {
+    "llama": TRANSFORMER
+    | {"num_heads": 4, "num_kv_heads": 2, "norm": "rms", "norm_eps": 1e-5, "activation": "swiglu"}
+    | {"positions": "rotary", "rotary_theta": 500.0, "bias": False, "scale_embedding": False},
+    "t5": TRANSFORMER
+    | {"positions": "relative", "relative_buckets": 8, "relative_distance": 12, "norm": "rms"}
+    | {"bias": False, "head_dim": 6, "activation": "geglu"},
+    "bart": TRANSFORMER | BERT | {"position_offset": 2, "norm_eps": 1e-5},
+    "marian": TRANSFORMER
+    | {"positions": "sinusoidal_halves", "norm_first": False, "activation": "silu"},
+}
+ONLY_PUBLISHED = (*PUBLISHED, "bert", "gpt2")
 ENCODERS: dict[str, dict[str, Any]] = {
     "elman": RECURRENT | {"cell": "elman"},
     "elman_relu": RECURRENT | {"cell": "elman_relu"},
@@ -36,6 +58,8 @@ ENCODERS: dict[str, dict[str, Any]] = {
     "transformer_rotary": TRANSFORMER
     | {"positions": "rotary", "norm": "rms", "activation": "swiglu"},
     "transformer_learned": TRANSFORMER | {"positions": "learned", "max_positions": 40},
+    **PUBLISHED,
+    "bert": TRANSFORMER | BERT | {"segments": 2},
     "convolution": {"kind": "convolution", "dim": 16, "num_layers": 2, "dropout": 0.0},
 }
 SCORES = ("parameter_free", "dot", "scaled_dot", "general", "concat", "additive")
@@ -59,6 +83,10 @@ DECODERS: dict[str, dict[str, Any]] = {
     | {"positions": "rotary", "norm": "rms", "activation": "swiglu"},
     "transformer_learned": TRANSFORMER | {"positions": "learned", "max_positions": 40},
     "transformer_none": TRANSFORMER | {"positions": "none"},
+    **PUBLISHED,
+    "gpt2": TRANSFORMER
+    | {"positions": "learned", "max_positions": 40, "activation": "gelu_tanh"}
+    | {"scale_embedding": False, "output_bias": False},
 }
 
 

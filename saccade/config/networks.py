@@ -6,6 +6,7 @@ from pydantic import Field, model_validator
 
 from saccade.config.readers import Positive, PositiveFloat, Share, Strict
 
+Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu", "geglu"]
 Layers = Annotated[int, Field(gt=0, le=256)]  # so that even a network on the meta device has an end
 
 
@@ -59,31 +60,59 @@ class Transformer(Strict):
     attention_dropout: Share = 0.0
     norm_first: bool = True  # pre-norm; False is the original's post-norm
     norm: Literal["layer", "rms"] = "layer"
-    activation: Literal["relu", "gelu", "swiglu"] = "relu"
-    positions: Literal["sinusoidal", "learned", "rotary", "none"] = "sinusoidal"
+    # gelu_tanh: the approximation of GPT-2; swiglu and geglu are gated, geglu with gelu_tanh
+    activation: Activation = "relu"
+    # sinusoidal_halves: all sines, then all cosines, as in Marian; relative: numbers added to
+    # scores by distance, as in T5
+    positions: Literal[
+        "sinusoidal", "sinusoidal_halves", "learned", "rotary", "relative", "none"
+    ] = "sinusoidal"
     max_positions: Positive = 1024  # of learned positions; the others have no end
     scale_embedding: bool = True  # by sqrt(dim)
+    # what published networks have otherwise
+    head_dim: Positive | None = None  # None: dim / num_heads
+    num_kv_heads: Positive | None = None  # grouped queries; None: each head has its own keys
+    bias: bool = True  # of the linear layers of blocks
+    norm_eps: PositiveFloat | None = None  # None: 1e-5, with rms 1e-6
+    norm_embedding: bool = False  # a norm before the first block, as in BERT and BART
+    position_offset: Annotated[int, Field(ge=0, le=64)] = 0  # unused rows of learned positions
+    rotary_theta: PositiveFloat = 10000.0
+    relative_buckets: Annotated[int, Field(ge=4, le=4096)] = 32
+    relative_distance: Positive = 128  # all farther ones share the last bucket
 
     @model_validator(mode="after")
     def divides(self) -> Self:
-        if self.dim % self.num_heads:
+        if self.head_dim is None and self.dim % self.num_heads:
             raise ValueError(f"dim ({self.dim}) must be divisible by num_heads ({self.num_heads})")
-        if self.positions == "rotary" and self.dim // self.num_heads % 2:
+        if self.num_heads % (self.num_kv_heads or 1):
             raise ValueError(
-                "rotary positions need an even head width; "
-                f"dim / num_heads is {self.dim // self.num_heads}"
+                f"num_heads ({self.num_heads}) must be divisible by "
+                f"num_kv_heads ({self.num_kv_heads})"
             )
-        if self.positions == "sinusoidal" and self.dim % 2:
+        width = self.head_dim or self.dim // self.num_heads
+        if self.positions == "rotary" and width % 2:
+            said = "dim / num_heads" if self.head_dim is None else "head_dim"
+            raise ValueError(f"rotary positions need an even head width; {said} is {width}")
+        if self.positions.startswith("sinusoidal") and self.dim % 2:
             raise ValueError(f"sinusoidal positions need an even dim, not {self.dim}")
+        near = self.relative_buckets // (4 if isinstance(self, TransformerEncoder) else 2)
+        if self.relative_distance <= near:
+            raise ValueError(
+                f"relative_distance ({self.relative_distance}) must be above {near}, the distances "
+                f"that have one of the {self.relative_buckets} relative_buckets each"
+            )
         return self
 
 
 class TransformerEncoder(Transformer):
     causal: bool = False  # a position sees those before it alone, as in a language model
+    # vectors for the first text, the second and so on, where separators part them; 0 is none
+    segments: Annotated[int, Field(ge=0, le=1024)] = 0
 
 
 class TransformerDecoder(Transformer):
     tied: bool = True  # the output layer is the embedding table
+    output_bias: bool = True
 
 
 class Convolution(Strict):
@@ -146,7 +175,9 @@ class Pooled(Strict):
     """One label, or numbers, for the whole: the memory is first pooled into one vector."""
 
     kind: Literal["pooled"] = "pooled"
-    pool: Literal["last", "mean", "max", "attention"] = "attention"
+    pool: Literal["last", "first", "mean", "max", "attention"] = "attention"
+    # a linear layer and its non-linearity after the pool: BERT's pooler is first and tanh
+    dense: Literal["off", "tanh", "relu"] = "off"
     dropout: Share = 0.2
 
 
@@ -155,6 +186,16 @@ class PerWord(Strict):
 
     kind: Literal["per_word"] = "per_word"
     dropout: Share = 0.2
+
+
+class PerToken(Strict):
+    """A token of the vocabulary for each position: what a masked language model says."""
+
+    kind: Literal["per_token"] = "per_token"
+    # a linear layer, its non-linearity and a norm before the output, as in BERT
+    dense: Literal["off", "relu", "gelu", "gelu_tanh"] = "gelu"
+    norm_eps: PositiveFloat = 1e-5
+    tied: bool = True  # the output layer is the embedding table
 
 
 class Horizon(Strict):
@@ -176,7 +217,7 @@ HEADS = {  # which head writes which type of target, unless the task says otherw
     "numbers": "pooled",
     "future": "horizon",
 }
-Head = Annotated[Pooled | PerWord | Horizon, Field(discriminator="kind")]
+Head = Annotated[Pooled | PerWord | PerToken | Horizon, Field(discriminator="kind")]
 
 
 class Frame(Strict):

@@ -31,6 +31,7 @@ class Tokenizer(Strict):
     lowercase: bool = False
     split_punctuation: bool = False  # "end." is two words; its blanks are not restored exactly
     separator: str = ""  # between words, as ";" in V;IND;PST; "" is any blanks
+    mask: bool = False  # whether there is <mask>, in place of a token that is hidden
 
     @model_validator(mode="after")
     def words(self) -> Self:

@@ -29,6 +29,7 @@ from saccade.config.tasks import (
     Forecast,
     LanguageModel,
     NumberTask,
+    Pretrain,
     Series,
     Tag,
     Task,
@@ -98,14 +99,12 @@ class Config(Strict):
     @model_validator(mode="after")
     def fits(self) -> Self:
         """A task says which parts a network has."""
-        wanted, optional = self.task.tables, self.task.optional
+        wanted, optional = self.task.parts, self.task.optional
         for part in ("encoder", "decoder", "head", "output"):
             if part in wanted and getattr(self, part) is None:
-                raise ValueError(f"the task '{self.task.kind}' needs a table [{part}]")
+                raise ValueError(f"{self.task.title} needs a table [{part}]")
             if part not in (*wanted, *optional) and getattr(self, part) is not None:
-                raise ValueError(
-                    f"the task '{self.task.kind}' has no {part}: remove the table [{part}]"
-                )
+                raise ValueError(f"{self.task.title} has no {part}: remove the table [{part}]")
         if self.head and self.head.kind != (kind := self.task.head_kind):
             raise ValueError(f"head: the task '{self.task.kind}' needs kind = '{kind}'")
         if isinstance(self.task, Forecast):
@@ -155,14 +154,14 @@ class Config(Strict):
                 f"task: tokenizer.kind '{cut}' cuts words; where data.units = 'characters' each "
                 "character is a word: set tokenizer.kind = 'word'"
             )
-        longest = self.task.context if isinstance(self.task, LanguageModel) else self.data.max_len
+        longest, limit = self.data.max_len, "data.max_len"
+        if isinstance(self.task, LanguageModel | Pretrain):
+            longest, limit = self.task.context, "task.context"
         if isinstance(self.task, Forecast):
-            longest = max(self.task.lookback or 1, self.task.horizon or 1)
+            longest, limit = max(self.task.lookback or 1, self.task.horizon or 1), "task.lookback"
         for name in ("encoder", "decoder"):
             part = getattr(self, name)
             if getattr(part, "positions", "") == "learned" and part.max_positions < longest:
-                limits = {"language": "task.context", "forecast": "task.lookback"}
-                limit = limits.get(self.task.kind, "data.max_len")
                 raise ValueError(
                     f"{name}: {part.max_positions} learned positions are fewer than "
                     f"{limit} ({longest})"

@@ -1,16 +1,16 @@
 """Tasks, and where their examples are."""
 
-from collections.abc import Sequence
-from typing import Annotated, ClassVar, Literal, NamedTuple, Self, get_args
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, get_args
 
 from pydantic import Field, model_validator
 
 from saccade.config.networks import HEADS, Frame
+from saccade.config.objectives import OBJECTIVES, Masked, Objective, Part
 from saccade.config.readers import Label, Numbers, Positive, Reader, Strict, Tokenizer, Tuple
 
 Column = int | str
 VECTOR = "vector"  # the source that the columns of data.vector make
-Part = Literal["encoder", "decoder", "head", "output"]
 # labels: one for each word of the source; future: how a series goes on
 TargetType = Literal["none", "text", "label", "labels", "numbers", "future"]
 
@@ -28,6 +28,16 @@ class TaskSettings(Strict):
     tables: ClassVar[tuple[Part, ...]]  # the parts of its network
     optional: ClassVar[tuple[Part, ...]] = ()  # and those that it may have
     target_type: ClassVar[TargetType]  # what an example has beside its source
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The parts that its network has to have."""
+        return self.tables
+
+    @property
+    def title(self) -> str:
+        """What it is called in messages."""
+        return f"the task '{getattr(self, 'kind', '')}'"
 
     @property
     def reader(self) -> Tokenizer:
@@ -78,6 +88,40 @@ class LanguageModel(TaskSettings):
     vocabulary: str = ""
     # the window of a Transformer, the length of truncated back-propagation of an RNN
     context: Annotated[int, Field(gt=0, le=1 << 20)] = 128
+
+
+class Pretrain(TaskSettings):
+    """Plain text; whatever an objective makes of it. For other tasks to start from."""
+
+    tables = ()  # those of its objective
+    target_type = "none"
+
+    kind: Literal["pretrain"] = "pretrain"
+    tokenizer: Tokenizer = Tokenizer(mask=True)
+    vocabulary: str = ""  # another run's tokenizer.json, in place of one of its own
+    context: Annotated[int, Field(ge=8, le=1 << 20)] = 128  # the tokens of a row, at most
+    objective: Objective = Masked()
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        return self.objective.parts
+
+    @property
+    def title(self) -> str:
+        return f"the objective '{self.objective.kind}'"
+
+    @property
+    def head_kind(self) -> str:
+        return "per_token"
+
+    @model_validator(mode="after")
+    def marks(self) -> Self:
+        if self.objective.needs_mask and not (self.tokenizer.mask or self.vocabulary):
+            raise ValueError(
+                f"the objective '{self.objective.kind}' needs a tokenizer that has <mask>: set "
+                "task.tokenizer.mask = true"
+            )
+        return self
 
 
 class Classify(TaskSettings):
@@ -224,7 +268,7 @@ def covariate_sets(task: Forecast, series: int) -> int:
 
 
 Task = Annotated[
-    LanguageModel | Classify | Tag | Translate | Regress | Series | Forecast,
+    LanguageModel | Pretrain | Classify | Tag | Translate | Regress | Series | Forecast,
     Field(discriminator="kind"),
 ]
 
@@ -232,6 +276,15 @@ TASKS: dict[str, type[TaskSettings]] = {
     task.model_fields["kind"].default: task for task in get_args(get_args(Task)[0])
 }
 TABLES = {kind: task.tables for kind, task in TASKS.items()}
+
+
+def parts_of(table: Mapping[str, Any]) -> tuple[Part, ...]:
+    """The parts that the network of a task has, by the task's table as a user wrote it."""
+    if table.get("kind") != "pretrain":
+        return TASKS[table["kind"]].tables
+    objective = table.get("objective", {})
+    kind = objective.get("kind", "masked") if isinstance(objective, Mapping) else "masked"
+    return OBJECTIVES.get(kind, Masked).parts
 
 
 class Data(Strict):

@@ -119,8 +119,8 @@ def _open_layout(
     if form != "lines" and len(names) != 1:
         raise FileError("files", names[1], f"the format '{form}' is one file, not {len(names)}")
     if form == "text":
-        usual = USUAL_TASK["none"]
-        return Layout(form, usual, (), None, f"plain text, not in columns: {usual}")
+        task = kind if target_type == "none" and kind else USUAL_TASK["none"]
+        return Layout(form, task, (), None, f"plain text, not in columns: {task}")
     task = kind or USUAL_TASK["labels"]
     if _is_said(data, kind, labelled):
         numbered = not any(isinstance(one, str) for one in (*data.source, data.target))
@@ -315,7 +315,8 @@ def _roles(
     labelled: bool,
 ) -> Layout:
     """Which columns are the source, which is the target, and so which task it is."""
-    of_numbers = labelled and kind is not None and c.TASKS[kind].target_type == "numbers"
+    target_type = c.TASKS[kind].target_type if kind else None
+    of_numbers = labelled and target_type == "numbers"
     if of_numbers and data.target is None:
         others = {key: cells for key, cells in columns.items() if key not in data.source}
         if (number := find_number_target(others)) is None:
@@ -337,7 +338,8 @@ def _roles(
         columns, media = columns | {c.VECTOR: []}, media_columns(columns) | {c.VECTOR: "numbers"}
     if of_numbers and data.target is not None:
         media.pop(data.target, None)
-    if media and not (data.source and not media.keys() & set(data.source)) and kind != "language":
+    apart = data.source and not media.keys() & set(data.source)
+    if media and not apart and target_type != "none":
         return _media_roles(form, columns, data, kind, name, labelled, media)
     used = list(columns)
     if form in ("tsv", "csv") and len(columns) > 2:
@@ -345,7 +347,6 @@ def _roles(
     free = [column for column in used if column not in data.source]
     of_labels = [column for column in free if _are_labels(columns[column])]
     source, target = data.source, data.target
-    target_type = c.TASKS[kind].target_type if kind else None
     named, label = usual_keys(columns)
     if not kind and target is None and list(named) == list(columns):
         usual = USUAL_TASK["none"]

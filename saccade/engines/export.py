@@ -19,7 +19,7 @@ from saccade.models.encoders import Encoder
 from saccade.models.networks import Generator
 from saccade.nn.attention import CrossAttention, SelfAttention
 from saccade.nn.bodies import TransformerBody
-from saccade.nn.positions import Learned, Sinusoidal, sinusoids
+from saccade.nn.positions import Learned, Sinusoidal
 from saccade.nn.stems import Embedding, TextStem
 from saccade.nn.transformer import Block, FeedForward
 from saccade.text.vocab import Specials
@@ -171,9 +171,9 @@ def _decoder(settings: Any, decoder: Any, with_memory: bool) -> Any:
 def _table(positions: nn.Module, dim: int) -> Tensor:
     match positions:
         case Sinusoidal():
-            return sinusoids(POSITIONS, dim)
+            return positions.table(POSITIONS)
         case Learned():
-            return positions.table.weight
+            return positions.table.weight[positions.skipped :]
         case _:
             return torch.zeros(POSITIONS, dim)
 

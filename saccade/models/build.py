@@ -13,7 +13,14 @@ from torch.overrides import TorchFunctionMode
 
 from saccade import config as c
 from saccade.models import decoders, encoders, forecaster, heads
-from saccade.models.networks import Classifier, Generator, Network, Regressor, Tagger
+from saccade.models.networks import (
+    Classifier,
+    Generator,
+    Network,
+    Regressor,
+    Tagger,
+    TokenPredictor,
+)
 from saccade.nn import attention, bodies, distributions, horizon, positions, stems
 from saccade.nn.convolution import GatedConvolution
 from saccade.nn.dropout import WordDropout
@@ -22,8 +29,9 @@ from saccade.nn.products import Linear
 from saccade.nn.recurrent import Recurrent, build_layer
 from saccade.nn.stems import Embedding
 from saccade.nn.transformer import Block, CausalStack, build_norm
-from saccade.text.vocab import Inventory
+from saccade.text.vocab import Inventory, Specials
 
+SEPARATOR = Specials._fields.index("sep")  # among the special ids of text
 Source: TypeAlias = Inventory | c.Vectors  # what a network has to know of one: ids, or vectors
 Target: TypeAlias = Inventory | c.Reals  # the same of a target: ids, or numbers
 
@@ -79,28 +87,16 @@ def build_network(config: c.Config, sources: Sequence[Source], target: Target) -
         encoder = build_encoders(config.encoder, sources, train.word_dropout, config.task.early)
     match config.task:
         case c.LanguageModel() | c.Translate():
-            assert config.decoder is not None
             assert isinstance(target, Inventory)
-            memory_dim = None if encoder is None else encoder.dim
-            ends = token_ends(config.decoder, target, train.word_dropout)
-            decoder = build_decoder(config.decoder, ends, memory_dim)
-            if isinstance(config.task, c.Translate) and config.task.joint:
-                assert isinstance(encoder, encoders.Encoder)
-                assert isinstance(encoder.stem, stems.TextStem)
-                assert isinstance(ends.embedding, Embedding)
-                encoder.stem.embedding.weight = ends.embedding.weight
-            monotone = None
-            if train.ctc and encoder is not None:
-                monotone = heads.Monotone(encoder.dim, target.size, target.special[0])
-            return Generator(
-                encoder,
-                decoder,
-                monotone=monotone,
-                ctc=train.ctc,
-                label_smoothing=train.label_smoothing,
-                scheduled_sampling=train.scheduled_sampling,
-                special=target.special,
-            )
+            return build_generator(config, encoder, target)
+        case c.Pretrain():
+            assert isinstance(target, Inventory)
+            if not isinstance(config.head, c.PerToken):
+                return build_generator(config, encoder, target)
+            assert isinstance(encoder, encoders.Encoder)
+            assert isinstance(encoder.stem, stems.TextStem)
+            says = build_token_head(config.head, encoder.stem.embedding)
+            return TokenPredictor(encoder, says, label_smoothing=train.label_smoothing)
         case c.Classify():
             assert config.head is not None
             assert encoder is not None
@@ -130,6 +126,33 @@ def build_network(config: c.Config, sources: Sequence[Source], target: Target) -
             return build_forecaster(config, config.task, encoder, target.size)
         case _:
             assert_never(config.task)
+
+
+def build_generator(
+    config: c.Config, encoder: encoders.AnyEncoder | None, target: Inventory
+) -> Generator:
+    """A decoder of text, after an encoder if there is one."""
+    assert config.decoder is not None
+    memory_dim = None if encoder is None else encoder.dim
+    ends = token_ends(config.decoder, target, config.train.word_dropout)
+    decoder = build_decoder(config.decoder, ends, memory_dim)
+    if isinstance(config.task, c.Translate) and config.task.joint:
+        assert isinstance(encoder, encoders.Encoder)
+        assert isinstance(encoder.stem, stems.TextStem)
+        assert isinstance(ends.embedding, Embedding)
+        encoder.stem.embedding.weight = ends.embedding.weight
+    monotone = None
+    if config.train.ctc and encoder is not None:
+        monotone = heads.Monotone(encoder.dim, target.size, target.special[0])
+    return Generator(
+        encoder,
+        decoder,
+        monotone=monotone,
+        ctc=config.train.ctc,
+        label_smoothing=config.train.label_smoothing,
+        scheduled_sampling=config.train.scheduled_sampling,
+        special=target.special,
+    )
 
 
 def build_forecaster(
@@ -195,7 +218,10 @@ def build_stem(
     if isinstance(source, Inventory):
         scaled = not isinstance(config, c.TransformerEncoder) or config.scale_embedding
         embedding = Embedding(source.size, config.dim, scaled)
-        return stems.TextStem(embedding, build_word_dropout(source, word_dropout))
+        segments = config.segments if isinstance(config, c.TransformerEncoder) else 0
+        separator = source.special[SEPARATOR] if len(source.special) > SEPARATOR else -1
+        words = build_word_dropout(source, word_dropout)
+        return stems.TextStem(embedding, words, segments, separator)
     reader, size, dim = source.reader, source.size, config.dim
     match reader:
         case c.Numbers(stride=1) | c.Sound(stride=1):
@@ -230,7 +256,7 @@ def build_body(
             return bodies.RecurrentBody(layers, config.dropout)
         case c.TransformerEncoder():
             parts = build_positions(config), build_blocks(config, None), build_last_norm(config)
-            body = bodies.TransformerBody(*parts, config.dropout)
+            body = bodies.TransformerBody(*parts, config.dropout, build_first_norm(config))
             body.causal = config.causal
             return body
         case c.Convolution():
@@ -282,7 +308,7 @@ def build_decoder(
         case c.TransformerDecoder():
             blocks = build_blocks(config, memory_dim)
             parts = build_positions(config), blocks, build_last_norm(config)
-            stack = CausalStack(*parts, config.dropout)
+            stack = CausalStack(*parts, config.dropout, build_first_norm(config))
             return decoders.TransformerDecoder(ends, stack)
         case _:
             assert_never(config)
@@ -292,7 +318,8 @@ def token_ends(config: c.Decoder, target: Inventory, word_dropout: float) -> dec
     """A table of vectors below, which may be the output layer too, and logits above."""
     scaled = not isinstance(config, c.TransformerDecoder) or config.scale_embedding
     embedding = Embedding(target.size, config.dim, scaled)
-    output = Linear(config.dim, target.size)
+    biased = not isinstance(config, c.TransformerDecoder) or config.output_bias
+    output = Linear(config.dim, target.size, bias=biased)
     if config.tied:
         output.weight = embedding.weight
     return decoders.Ends(embedding, build_word_dropout(target, word_dropout), output)
@@ -304,14 +331,28 @@ def number_ends(config: c.Decoder, output: c.Output, target: c.Reals) -> decoder
     return decoders.Ends(stems.NumberEmbedding(target.size, config.dim), nn.Identity(), said)
 
 
-def build_head(config: c.Head, dim: int, output: nn.Module) -> heads.Pooled | heads.PerWord:
+def build_head(
+    config: c.Pooled | c.PerWord | c.Horizon | c.PerToken, dim: int, output: nn.Module
+) -> heads.Pooled | heads.PerWord:
     match config:
-        case c.Pooled() | c.Horizon():
+        case c.Pooled():
+            return heads.Pooled(dim, output, config.pool, config.dropout, config.dense)
+        case c.Horizon():
             return heads.Pooled(dim, output, config.pool, config.dropout)
         case c.PerWord():
             return heads.PerWord(output, config.dropout)
+        case c.PerToken():
+            raise AssertionError("tokens are said by `build_token_head`")
         case _:
             assert_never(config)
+
+
+def build_token_head(config: c.PerToken, embedding: Embedding) -> heads.PerToken:
+    """The head of a masked language model; its output may be the embedding table."""
+    output = Linear(embedding.embedding_dim, embedding.num_embeddings)
+    if config.tied:
+        output.weight = embedding.weight
+    return heads.PerToken(embedding.embedding_dim, output, config.dense, config.norm_eps)
 
 
 def build_output(config: c.Output, dim: int, target: c.Reals) -> distributions.Distribution:
@@ -330,7 +371,14 @@ def build_word_dropout(ids: Inventory, share: float) -> WordDropout:
 
 
 def build_last_norm(config: c.Transformer) -> nn.Module:
-    return build_norm(config.norm, config.dim) if config.norm_first else nn.Identity()
+    if not config.norm_first:
+        return nn.Identity()
+    return build_norm(config.norm, config.dim, config.norm_eps)
+
+
+def build_first_norm(config: c.Transformer) -> nn.Module | None:
+    """The norm of the embeddings, if there is one."""
+    return build_norm(config.norm, config.dim, config.norm_eps) if config.norm_embedding else None
 
 
 def build_attention(config: c.RecurrentDecoder, memory_dim: int) -> attention.Attention:
@@ -358,6 +406,11 @@ def build_blocks(config: c.Transformer, memory_dim: int | None) -> list[Block]:
             norm=config.norm,
             activation=config.activation,
             rotary=config.positions == "rotary",
+            theta=config.rotary_theta,
+            num_kv_heads=config.num_kv_heads,
+            head_dim=config.head_dim,
+            bias=config.bias,
+            norm_eps=config.norm_eps,
         )
         for _ in range(config.num_layers)
     ]
@@ -367,8 +420,16 @@ def build_positions(config: c.Transformer | c.Convolution) -> nn.Module:
     match config.positions:
         case "sinusoidal":
             return positions.Sinusoidal(config.dim)
+        case "sinusoidal_halves":
+            return positions.Sinusoidal(config.dim, halves=True)
         case "learned":
-            return positions.Learned(config.max_positions, config.dim)
+            skipped = config.position_offset if isinstance(config, c.Transformer) else 0
+            return positions.Learned(config.max_positions, config.dim, skipped)
+        case "relative":
+            assert isinstance(config, c.Transformer)
+            buckets, farthest = config.relative_buckets, config.relative_distance
+            both = isinstance(config, c.TransformerEncoder)
+            return positions.Relative(config.num_heads, buckets, farthest, both)
         case "rotary" | "none":  # rotary positions are applied to queries and keys, in each layer
             return positions.Unmarked()
 

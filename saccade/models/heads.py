@@ -12,32 +12,55 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from saccade.nn.dropout import Dropout, most_words
+from saccade.nn.loss import Loss, projected_cross_entropy
 from saccade.nn.padded import Memory, Padded, masked_mean
+from saccade.nn.precision import computed
 from saccade.nn.products import Linear
 from saccade.nn.watch import record
 
-Pool = Literal["last", "mean", "max", "attention"]
+Pool = Literal["last", "first", "mean", "max", "attention"]
+Dense = Literal["off", "tanh", "relu"]
 
 
 class Pooled(nn.Module):
-    """One row of logits for a sequence: (B, labels)."""
+    """One row of logits for a sequence: (B, labels).
 
-    def __init__(self, dim: int, output: nn.Module, pool: Pool, dropout: float):
+    With `dense` the pooled vector goes through a linear layer and a non-linearity: BERT's pooler.
+    """
+
+    def __init__(
+        self, dim: int, output: nn.Module, pool: Pool, dropout: float, dense: Dense = "off"
+    ):
         super().__init__()
         self.pool = pool
+        self.activation = dense
+        if dense != "off":
+            self.dense = Linear(dim, dim)
         if pool == "attention":
             self.score = Linear(dim, 1)  # a learned query: which positions matter
         self.drop = Dropout(dropout)
         self.output = output
 
     def forward(self, memory: Memory) -> Float[Tensor, "B labels"]:
-        return self.output(self.drop(self._pooled(memory)))  # type: ignore[no-any-return]
+        return self.output(self.drop(self.vector(memory)))  # type: ignore[no-any-return]
+
+    def vector(self, memory: Memory) -> Float[Tensor, "B D"]:
+        """The one vector that the output layer reads."""
+        match self.activation:
+            case "off":
+                return self._pooled(memory)
+            case "tanh":
+                return torch.tanh(self.dense(self._pooled(memory)))
+            case "relu":
+                return F.relu(self.dense(self._pooled(memory)))
 
     def _pooled(self, memory: Memory) -> Float[Tensor, "B D"]:
         values, keep = memory.values, memory.keep
         match self.pool:
             case "last":
                 return memory.summary
+            case "first":
+                return values[:, 0]
             case "mean":
                 return masked_mean(values, keep)
             case "max":
@@ -86,6 +109,46 @@ class Monotone(nn.Module):
             "sum",
             zero_infinity=True,
         )
+
+
+class PerToken(nn.Module):
+    """A row of logits of the vocabulary for each position: (..., V).
+
+    Before the output, which may be the embedding table, a linear layer, a non-linearity and a norm.
+    Devlin et al. 2019, arxiv.org/abs/1810.04805
+    """
+
+    def __init__(self, dim: int, output: nn.Linear, activation: str, norm_eps: float):
+        super().__init__()
+        self.activation = activation
+        if activation != "off":
+            self.dense = Linear(dim, dim)
+            self.norm = nn.LayerNorm(dim, norm_eps)
+        self.output = output
+
+    def hidden(self, values: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
+        """What the output layer reads."""
+        match self.activation:
+            case "off":
+                return values
+            case "relu":
+                values = F.relu(self.dense(values))
+            case "gelu":
+                values = F.gelu(self.dense(values))
+            case _:
+                values = F.gelu(self.dense(values), approximate="tanh")
+        return computed(self.norm(values.float()))
+
+    def forward(self, values: Float[Tensor, "*B D"]) -> Float[Tensor, "*B V"]:
+        return self.output(self.hidden(values))  # type: ignore[no-any-return]
+
+    def loss(
+        self, values: Float[Tensor, "N D"], gold: Int[Tensor, "N"], smoothing: float = 0.0
+    ) -> Loss:
+        """The loss of the tokens at some positions; their logits are never all in memory."""
+        weight, bias = self.output.weight, self.output.bias
+        total, nll = projected_cross_entropy(self.hidden(values), weight, bias, gold, smoothing)
+        return Loss(total, nll, gold.numel())
 
 
 class PerWord(nn.Module):

@@ -15,9 +15,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from saccade.models.decoders import Decoder, Inputs, RecurrentDecoder
-from saccade.models.encoders import AnyEncoder
+from saccade.models.encoders import AnyEncoder, Encoder
 from saccade.models.forecaster import AnyForecaster
-from saccade.models.heads import Monotone, PerWord, Pooled
+from saccade.models.heads import Monotone, PerToken, PerWord, Pooled
 from saccade.nn.distributions import Distribution
 from saccade.nn.dropout import uniform
 from saccade.nn.loss import Loss, label_loss
@@ -136,6 +136,28 @@ class Tagger(Labeller):
         return label_loss(gold.scored(logits), gold.scored(gold.values), self.smoothing), None
 
 
+class TokenPredictor(nn.Module):
+    """An encoder and a head that says tokens, at those positions of the source that are scored."""
+
+    carries = False
+
+    def __init__(self, encoder: Encoder, head: PerToken, *, label_smoothing: float = 0.0):
+        super().__init__()
+        self.encoder = encoder
+        self.head = head
+        self.label_smoothing = label_smoothing
+
+    def logits(self, sources: Sequence[Padded], target: Padded) -> Float[Tensor, "n V"]:
+        """Those of the positions of the target that are scored, one after the other."""
+        return self.head(target.scored(self.encoder(*sources).values))  # type: ignore[no-any-return]
+
+    def forward(self, batch: Batch, carry: Any = None, progress: float = 1.0) -> tuple[Loss, None]:
+        target, memory = batch.target, self.encoder(*batch.sources)
+        smoothing = self.label_smoothing if self.training else 0.0
+        gold = target.scored(target.values)
+        return self.head.loss(target.scored(memory.values), gold, smoothing), None
+
+
 class Regressor(nn.Module):
     """An encoder and a head that gives numbers: for an example, or for each word of it."""
 
@@ -166,7 +188,7 @@ class Regressor(nn.Module):
         return self.distribution.loss(gold.real(raw), gold.real(gold.values)), None
 
 
-Network = Generator | Classifier | Tagger | Regressor | AnyForecaster
+Network = Generator | Classifier | Tagger | TokenPredictor | Regressor | AnyForecaster
 
 
 def shifted(target: Padded) -> tuple[Inputs, Padded]:

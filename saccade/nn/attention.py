@@ -197,18 +197,39 @@ class SelfAttention(nn.Module):
     """Multi-head attention of a sequence to itself, causal or not     Vaswani et al. 2017
 
     The rows of `qkv` are laid out by head (H, 3, K), so a slice of rows is a set of whole heads;
-    how many there are is read from the data.
+    how many there are is read from the data. With grouped queries (Ainslie et al. 2023,
+    arxiv.org/abs/2305.13245) so many heads of queries share one of keys and values, and the rows
+    of a group are its queries, its key and its value: (groups, queries + 2, K).
     """
 
-    def __init__(self, dim: int, num_heads: int, dropout: float = 0.0, rotary: bool = False):
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        rotary: bool = False,
+        *,
+        num_kv_heads: int | None = None,
+        head_dim: int | None = None,
+        bias: bool = True,
+        theta: float = 10000.0,
+    ):
         super().__init__()
-        self.head_dim = head_width(dim, num_heads)
+        groups = num_kv_heads or num_heads
+        if num_heads % groups:
+            raise ValueError(
+                f"num_heads ({num_heads}) must be divisible by num_kv_heads ({groups})"
+            )
+        self.head_dim = head_dim or head_width(dim, num_heads)
         if rotary and self.head_dim % 2:
             raise ValueError(f"rotary positions need heads of an even width, not {self.head_dim}")
-        self.qkv = Linear(dim, 3 * dim)  # (H * 3 * K, D)
-        self.out = Linear(dim, dim)  # (D, H * K)
+        self.queries = num_heads // groups  # of a group
+        rows = groups * (self.queries + 2) * self.head_dim
+        self.qkv = Linear(dim, rows, bias=bias)  # (groups * (queries + 2) * K, D)
+        self.out = Linear(num_heads * self.head_dim, dim, bias=bias)  # (D, H * K)
         self.dropout = dropout
         self.rotary = rotary
+        self.theta = theta
 
     def forward(
         self,
@@ -221,11 +242,16 @@ class SelfAttention(nn.Module):
         With a `past` (even an empty one) it is causal; without, every position sees every other
         that `mask`, which is added to the scores, leaves.
         """
-        heads = self.qkv(x).unflatten(-1, (-1, 3, self.head_dim)).transpose(1, 2)  # (B, H, T, 3, K)
-        query, key, value = heads.unbind(-2)
+        each = self.queries + 2
+        heads = self.qkv(x).unflatten(-1, (-1, each, self.head_dim)).transpose(1, 2)
+        if each == 3:
+            query, key, value = heads.unbind(-2)  # of (B, H, T, 3, K)
+        else:
+            query = heads[..., :-2, :].transpose(2, 3).flatten(1, 2)  # (B, H, T, K)
+            key, value = heads[..., -2, :], heads[..., -1, :]  # (B, groups, T, K)
         if self.rotary:
             before = 0 if past is None else past.length
-            query, key = rotate(query, before), rotate(key, before)
+            query, key = rotate(query, before, self.theta), rotate(key, before, self.theta)
         if past is None:
             mixed = multi_head(self, query, key, value, mask)
             return self.out(mixed.transpose(1, 2).flatten(2)), None
@@ -239,12 +265,22 @@ class SelfAttention(nn.Module):
 class CrossAttention(nn.Module):
     """Multi-head attention of a sequence to a memory     Vaswani et al. 2017"""
 
-    def __init__(self, dim: int, memory_dim: int, num_heads: int, dropout: float = 0.0):
+    def __init__(
+        self,
+        dim: int,
+        memory_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        *,
+        head_dim: int | None = None,
+        bias: bool = True,
+    ):
         super().__init__()
-        self.head_dim = head_width(dim, num_heads)
-        self.query = Linear(dim, dim)  # (H * K, D)
-        self.kv = Linear(memory_dim, 2 * dim)  # (H * 2 * K, C)
-        self.out = Linear(dim, dim)  # (D, H * K)
+        self.head_dim = head_dim or head_width(dim, num_heads)
+        width = num_heads * self.head_dim
+        self.query = Linear(dim, width, bias=bias)  # (H * K, D)
+        self.kv = Linear(memory_dim, 2 * width, bias=bias)  # (H * 2 * K, C)
+        self.out = Linear(width, dim, bias=bias)  # (D, H * K)
         self.dropout = dropout
 
     def forward(
@@ -299,17 +335,21 @@ MIN_KEYS_FOR_TWO_PRODUCTS = 16  # with one query a row, on a CPU: then they beat
 def multi_head(
     module: SelfAttention | CrossAttention,
     query: Float[Tensor, "B H T K"],
-    key: Float[Tensor, "B H S K"],
-    value: Float[Tensor, "B H S K"],
+    key: Float[Tensor, "B G S K"],
+    value: Float[Tensor, "B G S K"],
     mask: Tensor | None,
     causal: bool = False,
     rows: int | None = None,
 ) -> Float[Tensor, "B H T K"]:
     """softmax(query . key / sqrt(K) + mask) . value, for every head; zeros where all is masked.
 
-    `rows` is how many rows of hypotheses are folded into the positions of `query`.
+    `rows` is how many rows of hypotheses are folded into the positions of `query`; there may be
+    fewer heads of keys and values than of queries.
     """
     T, S = query.size(2), key.size(2)
+    if key.size(1) != query.size(1):
+        shared = query.size(1) // key.size(1)
+        key, value = key.repeat_interleave(shared, 1), value.repeat_interleave(shared, 1)
     rate = module.dropout if module.training else 0.0
     plain = causal and T == S and mask is None  # the kernel's own triangle
     if causal and T > 1 and not plain:  # a later chunk, which sees all that came before it

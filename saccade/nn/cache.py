@@ -67,7 +67,8 @@ class Past:
     cached: KeysValues | None
     length: int  # of what each row has read before
     sources: int  # M
-    mask: Float[Tensor, "M 1 _ L"] | None  # added to scores; None: every row has its own keys
+    # added to scores; None: every row has its own keys, and sees all up to itself
+    mask: Float[Tensor, "#M #H _ L"] | None
 
     @classmethod
     def empty(cls, rows: int) -> "Past":
@@ -77,6 +78,19 @@ class Past:
     def of(self, cached: KeysValues | None) -> "Past":
         """The same for a layer with these keys and values."""
         return Past(cached, self.length, self.sources, self.mask)
+
+    def biased(self, bias: Float[Tensor, "1 H T t"], slots: Int[Tensor, "B t"] | None) -> "Past":
+        """The same with numbers added to the scores, for each of a row's own positions."""
+        H, T, t = bias.shape[1:]
+        if self.mask is None or slots is None:
+            hidden = torch.full((T, t), -inf, dtype=bias.dtype, device=bias.device)
+            mask = bias + hidden.triu(t - T + 1) if T > 1 else bias
+            return Past(self.cached, self.length, self.sources, mask)
+        B, total = slots.size(0), self.mask.size(-1)
+        spread = bias.new_zeros(B, H, T, total)
+        index = slots[:, None, None, :].expand(-1, H, T, -1)
+        spread = spread.scatter(3, index, bias.expand(B, -1, -1, -1))
+        return Past(self.cached, self.length, self.sources, self.mask + self.fold(spread))
 
     def fold(self, heads: Float[Tensor, "B H T K"]) -> Float[Tensor, "M H _ K"]:
         """The rows of a source as further positions of one row."""

@@ -1,9 +1,10 @@
-"""Where a token stands: sinusoidal, learned, or rotary positions."""
+"""Where a token stands: sinusoidal, learned, rotary or relative positions."""
 
 from functools import lru_cache
+from math import log
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from saccade.errors import DataError
@@ -21,35 +22,49 @@ def sinusoids(length: int, dim: int, device: torch.device | None = None) -> Floa
 
 
 class Sinusoidal(nn.Module):
-    """Adds the fixed waves; has no end and no parameters."""
+    """Adds the fixed waves; has no end and no parameters.
 
-    def __init__(self, dim: int):
+    With `halves` all sines come first, then all cosines, as in Marian.
+    """
+
+    def __init__(self, dim: int, halves: bool = False):
         super().__init__()
         if dim % 2:
             raise ValueError(f"dim ({dim}) must be even: sines and cosines come in pairs")
         self.dim = dim
+        self.halves = halves
+
+    def table(self, length: int, device: torch.device | None = None) -> Float[Tensor, "n D"]:
+        """The waves at so many positions."""
+        waves = sinusoids(length, self.dim, device)
+        return torch.cat([waves[:, 0::2], waves[:, 1::2]], 1) if self.halves else waves
 
     def forward(self, x: Float[Tensor, "B T D"], offset: int = 0) -> Float[Tensor, "B T D"]:
         end = offset + x.size(1)
-        table = sinusoids(_rounded(end), self.dim, x.device)
+        table = self.table(_rounded(end), x.device)
         return x + table[offset:end].to(x.dtype)
 
 
 class Learned(nn.Module):
-    """Adds a learned vector for each of `max_positions` positions."""
+    """Adds a learned vector for each of `max_positions` positions.
 
-    def __init__(self, max_positions: int, dim: int):
+    `skipped` rows at the table's beginning are never used: RoBERTa and BART have two.
+    """
+
+    def __init__(self, max_positions: int, dim: int, skipped: int = 0):
         super().__init__()
-        self.table = nn.Embedding(max_positions, dim)  # (max_positions, D)
+        self.table = nn.Embedding(max_positions + skipped, dim)
+        self.skipped = skipped
 
     def forward(self, x: Float[Tensor, "B T D"], offset: int = 0) -> Float[Tensor, "B T D"]:
-        end, limit = offset + x.size(1), self.table.num_embeddings
+        end, limit = offset + x.size(1), self.table.num_embeddings - self.skipped
         if end > limit:
             raise DataError(
                 f"a sequence of {end} tokens is longer than the model's {limit} learned positions: "
                 "shorten it, or train with a larger max_positions or with sinusoidal positions"
             )
-        marks: Tensor = self.table(torch.arange(offset, end, device=x.device))
+        places = torch.arange(offset + self.skipped, end + self.skipped, device=x.device)
+        marks: Tensor = self.table(places)
         return x + marks.to(x.dtype)
 
 
@@ -60,27 +75,68 @@ class Unmarked(nn.Module):
         return x
 
 
-def rotate(x: Float[Tensor, "B H T K"], offset: int) -> Float[Tensor, "B H T K"]:
+class Relative(nn.Module):
+    """Adds nothing to vectors, but to the scores a learned number for each distance, by head.
+
+    Near distances have a bucket each, farther ones share buckets that grow with the logarithm; all
+    layers of a stack share the table. Raffel et al. 2020, arxiv.org/abs/1910.10683
+    """
+
+    def __init__(self, num_heads: int, buckets: int, max_distance: int, both_ways: bool):
+        super().__init__()
+        self.table = nn.Embedding(buckets, num_heads)
+        self.max_distance = max_distance
+        self.both_ways = both_ways
+
+    def forward(self, x: Float[Tensor, "B T D"], offset: int = 0) -> Float[Tensor, "B T D"]:
+        return x
+
+    def bias(self, queries: int, keys: int, like: Tensor) -> Float[Tensor, "1 H T S"]:
+        """What to add to the scores of the last `queries` of `keys` positions."""
+        places = torch.arange(keys, device=like.device)
+        distance = places - places[keys - queries :, None]  # (T, S): how far ahead a key is
+        found: Tensor = self.table(self.bucket(distance))
+        return found.permute(2, 0, 1).unsqueeze(0).to(like.dtype)
+
+    def bucket(self, distance: Int[Tensor, "T S"]) -> Int[Tensor, "T S"]:
+        buckets, first = self.table.num_embeddings, torch.zeros_like(distance)
+        if self.both_ways:
+            buckets //= 2
+            first = (distance > 0) * buckets
+            distance = distance.abs()
+        else:
+            distance = (-distance).clamp(min=0)
+        near = buckets // 2
+        growth = log(self.max_distance / near)
+        far = near + ((distance / near).clamp(min=1.0).log() / growth * (buckets - near)).long()
+        return first + torch.where(distance < near, distance, far.clamp(max=buckets - 1))
+
+
+def rotate(
+    x: Float[Tensor, "B H T K"], offset: int, theta: float = 10000.0
+) -> Float[Tensor, "B H T K"]:
     """`x` with each pair of columns turned by its position's angle.
 
     Su et al. 2021, arxiv.org/abs/2104.09864
     """
     end = offset + x.size(-2)
-    cos, sin = _turns(_rounded(end), x.size(-1), x.device)
+    cos, sin = _turns(_rounded(end), x.size(-1), x.device, theta)
     cos, sin = cos[offset:end].to(x.dtype), sin[offset:end].to(x.dtype)  # (T, K/2)
     left, right = x[..., 0::2], x[..., 1::2]
     return torch.stack([left * cos - right * sin, left * sin + right * cos], dim=-1).flatten(-2)
 
 
 @lru_cache(maxsize=32)
-def _turns(length: int, dim: int, device: torch.device) -> tuple[Tensor, Tensor]:
+def _turns(length: int, dim: int, device: torch.device, theta: float) -> tuple[Tensor, Tensor]:
     with torch.inference_mode(False):
-        angle = _angles(length, dim, device)
+        angle = _angles(length, dim, device, theta)
         return angle.cos(), angle.sin()
 
 
-def _angles(length: int, dim: int, device: torch.device | None) -> Float[Tensor, "n half"]:
-    frequency = 10000.0 ** (-torch.arange(0, dim, 2, device=device) / dim)  # (D/2,)
+def _angles(
+    length: int, dim: int, device: torch.device | None, theta: float = 10000.0
+) -> Float[Tensor, "n half"]:
+    frequency = theta ** (-torch.arange(0, dim, 2, device=device) / dim)  # (D/2,)
     return torch.arange(length, device=device)[:, None] * frequency
 
 

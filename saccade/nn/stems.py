@@ -48,15 +48,33 @@ class NumberEmbedding(nn.Module):
 
 
 class TextStem(nn.Module):
-    """Ids to vectors; in training some words are left out."""
+    """Ids to vectors; in training some words are left out.
 
-    def __init__(self, embedding: Embedding, words: WordDropout):
+    With `segments` a learned vector is added by which text of several a position is in: the first
+    ends with the first separator, and what goes beyond the last segment counts as the last.
+    """
+
+    def __init__(
+        self, embedding: Embedding, words: WordDropout, segments: int = 0, separator: int = -1
+    ):
         super().__init__()
         self.embedding = embedding
         self.words = words
+        self.separator = separator
+        dim = embedding.embedding_dim
+        self.segments = nn.Embedding(segments, dim) if segments else None  # (segments, D)
 
     def forward(self, source: Padded) -> Padded:
-        return Padded(self.embedding(self.words(source.values)), source.lengths)
+        x = self.embedding(self.words(source.values))
+        if self.segments is not None:
+            most = self.segments.num_embeddings - 1
+            x = x + self.segments(self.segment(source.values, most)).to(x.dtype)
+        return Padded(x, source.lengths)
+
+    def segment(self, tokens: Int[Tensor, "B S"], most: int) -> Int[Tensor, "B S"]:
+        """Which text each position is in, from 0."""
+        ends = (tokens == self.separator).long()
+        return (ends.cumsum(1) - ends).clamp(max=most)
 
 
 class LinearStem(nn.Module):

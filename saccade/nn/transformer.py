@@ -20,25 +20,27 @@ from saccade.nn.attention import (
 )
 from saccade.nn.cache import KeysValues, KVCache, Past
 from saccade.nn.dropout import Dropout
+from saccade.nn.positions import Relative
 from saccade.nn.precision import computed
 from saccade.nn.products import Linear
 from saccade.nn.state import Fixed
 
-Activation = Literal["relu", "gelu", "swiglu"]
+Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu", "geglu"]
+GATED = ("swiglu", "geglu")
 Norm = Literal["layer", "rms"]
 
 
 class FeedForward(nn.Module):
     """Two linear layers with a non-linearity between, at every position alike."""
 
-    def __init__(self, dim: int, ff_dim: int, activation: Activation):
+    def __init__(self, dim: int, ff_dim: int, activation: Activation, bias: bool = True):
         super().__init__()
         if activation not in get_args(Activation):
             choices = ", ".join(get_args(Activation))
             raise ValueError(f"no activation {activation!r}; choose one of {choices}")
         self.activation = activation
-        self.up = Linear(dim, 2 * ff_dim if activation == "swiglu" else ff_dim)
-        self.down = Linear(ff_dim, dim)
+        self.up = Linear(dim, 2 * ff_dim if activation in GATED else ff_dim, bias=bias)
+        self.down = Linear(ff_dim, dim, bias=bias)
 
     def forward(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
         x = self.up(x)
@@ -47,19 +49,26 @@ class FeedForward(nn.Module):
                 x = F.relu(x, inplace=True)  # its own output is all that its gradient needs
             case "gelu":
                 x = F.gelu(x)
+            case "gelu_tanh":  # the approximation of BERT's first code, GPT-2 and T5
+                x = F.gelu(x, approximate="tanh")
+            case "silu":
+                x = F.silu(x)
             case "swiglu":  # Shazeer 2020, arxiv.org/abs/2002.05202
                 gate, x = x.chunk(2, dim=-1)
                 x = F.silu(gate) * x
+            case "geglu":  # likewise, with the approximation, as in T5 1.1
+                gate, x = x.chunk(2, dim=-1)
+                x = F.gelu(gate, approximate="tanh") * x
         return self.down(x)  # type: ignore[no-any-return]
 
 
-def build_norm(kind: Norm, dim: int) -> nn.Module:
+def build_norm(kind: Norm, dim: int, eps: float | None = None) -> nn.Module:
     """Layer norm (Ba et al. 2016), or RMS norm (Zhang & Sennrich 2019)."""
     match kind:
         case "layer":
-            return nn.LayerNorm(dim)
+            return nn.LayerNorm(dim, eps or 1e-5)
         case "rms":
-            return nn.RMSNorm(dim, eps=1e-6)
+            return nn.RMSNorm(dim, eps=eps or 1e-6)
         case _:
             raise ValueError(f"no norm {kind!r}; choose one of {', '.join(get_args(Norm))}")
 
@@ -80,16 +89,33 @@ class Block(nn.Module):
         norm: Norm = "layer",
         activation: Activation = "relu",
         rotary: bool = False,
+        theta: float = 10000.0,
+        num_kv_heads: int | None = None,
+        head_dim: int | None = None,
+        bias: bool = True,
+        norm_eps: float | None = None,
     ):
         super().__init__()
         self.norm_first = norm_first
-        self.attention = SelfAttention(dim, num_heads, attention_dropout, rotary)
-        self.attention_norm = build_norm(norm, dim)
+        self.attention = SelfAttention(
+            dim,
+            num_heads,
+            attention_dropout,
+            rotary,
+            num_kv_heads=num_kv_heads,
+            head_dim=head_dim,
+            bias=bias,
+            theta=theta,
+        )
+        self.attention_norm = build_norm(norm, dim, norm_eps)
         if memory_dim is not None:
-            self.cross = CrossAttention(dim, memory_dim, num_heads, attention_dropout)
-            self.cross_norm = build_norm(norm, dim)
-        self.feed_forward = FeedForward(dim, ff_dim, activation)
-        self.feed_forward_norm = build_norm(norm, dim)
+            rate = attention_dropout
+            self.cross = CrossAttention(
+                dim, memory_dim, num_heads, rate, head_dim=head_dim, bias=bias
+            )
+            self.cross_norm = build_norm(norm, dim, norm_eps)
+        self.feed_forward = FeedForward(dim, ff_dim, activation, bias)
+        self.feed_forward_norm = build_norm(norm, dim, norm_eps)
         self.drop = Dropout(dropout)
 
     def forward(
@@ -124,16 +150,30 @@ class Stack(nn.Module):
     """Positions, blocks one above the other, and with pre-norm a last norm.
 
     What the blocks add to is single precision, whatever they compute in: it is a sum of many.
+    `first_norm` is one of the embeddings, as BERT and BART have it.
     """
 
     causal = False  # whether a position sees those before it alone
 
-    def __init__(self, positions: nn.Module, blocks: list[Block], norm: nn.Module, dropout: float):
+    def __init__(
+        self,
+        positions: nn.Module,
+        blocks: list[Block],
+        norm: nn.Module,
+        dropout: float,
+        first_norm: nn.Module | None = None,
+    ):
         super().__init__()
         self.positions = positions
+        self.first_norm = first_norm
         self.blocks: Sequence[Block] = nn.ModuleList(blocks)  # type: ignore[assignment]
         self.norm = norm
         self.drop = Dropout(dropout)
+
+    def start(self, x: Float[Tensor, "B T D"], offset: int = 0) -> Float[Tensor, "B T D"]:
+        """What the first block reads, of positions after so many others."""
+        x = self.positions(x, offset)
+        return self.drop(x if self.first_norm is None else self.first_norm(x)).float()  # type: ignore[no-any-return]
 
     def forward(
         self, x: Float[Tensor, "B T D"], keep: Bool[Tensor, "B T"] | None = None
@@ -143,7 +183,10 @@ class Stack(nn.Module):
         if self.causal:
             later = triangle(x.size(1), x.size(1), x)[None, None]  # (1, 1, T, T)
             mask = later if mask is None else mask + later
-        x = self.drop(self.positions(x)).float()
+        if isinstance(self.positions, Relative):
+            bias = self.positions.bias(x.size(1), x.size(1), x)
+            mask = bias if mask is None else mask + bias
+        x = self.start(x)
         for block in self.blocks:
             x, _, _ = block(x, mask)
         return computed(self.norm(x))
@@ -164,7 +207,10 @@ class CausalStack(Stack):
         if memory is not None:
             sources = (memory if isinstance(memory, Tensor) else memory[0][0]).size(0)
         cache, past = cache.extend(x.size(0), x.size(1), sources, x)
-        x = self.drop(self.positions(x, past.length)).float()
+        if isinstance(self.positions, Relative):
+            bias = self.positions.bias(x.size(1), past.length + x.size(1), x)
+            past = past.biased(bias, cache.slots)
+        x = self.start(x, past.length)
         cached, heads = [], []
         for i, block in enumerate(self.blocks):
             own = memory if memory is None or isinstance(memory, Tensor) else memory[i]

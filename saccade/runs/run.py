@@ -167,7 +167,7 @@ class Run:
             kind = self.config.task.kind
             obeyed = self.task.obeyed
             drawn = isinstance(decode, c.Sample) and "kind" in obeyed
-            if nbest > 1 and kind != "classify" and not drawn:
+            if nbest > 1 and not self.task.ranks and not drawn:
                 raise ConfigError(f"nbest = {nbest}: the task '{kind}' gives one answer")
             how = set(c.Compute.model_fields) | obeyed
             base = c.change_decode(own, {"kind": decode.kind}) if drawn else own

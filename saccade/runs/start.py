@@ -81,7 +81,9 @@ class Taken(NamedTuple):
 def take(config: c.Config, run: Run, given: Vocabularies, network: Network) -> Taken:
     """The weights of a run that fit a new network, which needs no memory yet."""
     assert config.start is not None
-    found = origins(config.task.kind, run.config)
+    found = origins(config.task.parts, run.config)
+    if isinstance(config.head, c.PerToken) and isinstance(run.config.head, c.PerToken):
+        found |= {"head": "head"}  # any other is new: its labels mean something else
     there = dict(run.network.named_parameters(remove_duplicate=False))
     taken: dict[str, Tensor] = {}
     used: set[int] = set()
@@ -157,7 +159,8 @@ def _means_the_same(name: str, given: Vocabularies) -> bool:
     """Whether ids mean in the new network what they mean in the run, where a weight is for ids."""
     if read := re.match(r"encoder\.(?:stems\.|encoders\.)?(\d*)\.?(?:stem\.)?embedding\.", name):
         return given.of_source(int(read[1] or 0)) is not None
-    return not name.startswith(("decoder.embedding.", "decoder.output.")) or bool(given.target)
+    says = name.startswith(("decoder.embedding.", "decoder.output.", "head.output."))
+    return not says or given.target is not None
 
 
 def in_words(some: Collection[str], others: Collection[str], all_of: Mapping[str, Tensor]) -> str:

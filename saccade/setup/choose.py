@@ -24,6 +24,7 @@ from saccade.errors import ConfigError, DataError
 from saccade.models.presets import expand
 from saccade.setup.media import media_defaults, tables_of
 from saccade.setup.numbers import number_defaults
+from saccade.setup.pretrain import pretrain_defaults
 from saccade.setup.series import fill_forecast, is_forecast, least_forecast
 from saccade.setup.start import start_defaults
 from saccade.setup.survey import Survey, survey, tag_separator
@@ -100,6 +101,8 @@ def _with_defaults(
     like = "classify" if numbers else kind  # what reads the source is the same
     if media:
         chosen = media_defaults(like, media, raw["data"], seen)
+    elif kind == "pretrain":
+        chosen = pretrain_defaults(raw["task"], seen)
     else:
         chosen = defaults(like, seen)
         if raw["data"].get("units") == "characters":
@@ -117,7 +120,7 @@ def _with_defaults(
     if raw.get("decoder", {}).get("attention") == "off":
         chosen.get("decoder", {}).pop("context", None)
     whole = _merge(_merge(raw, _sized(size, kind, raw)), chosen)
-    whole = _merge(whole, _least_config(kind))
+    whole = _merge(whole, _least_config(raw["task"]))
     if "joint" not in raw["task"] and not _shareable(whole):
         whole["task"].pop("joint", None)
     return c.parse(whole, where)
@@ -130,6 +133,8 @@ def _with_layout(raw: dict[str, Any], where: str) -> tuple[Layout, dict[str, Any
         if not isinstance(raw.get(table, {}), dict):
             raise ConfigError(f"{where}: '{table}' is a table, as in {table}.kind = ...")
     kind = raw.get("task", {}).get("kind")
+    if isinstance(named := raw.get("task", {}).get("objective"), str):  # task.objective = "spans"
+        raw["task"]["objective"] = {"kind": named}
     try:
         data = _parse_without_task(raw, where).data
         if kind is not None and kind not in c.TASKS:
@@ -168,7 +173,7 @@ def _name_media(task: dict[str, Any], layout: Layout, data: c.Data) -> None:
             kind = task["kind"] if issubclass(c.TASKS[task["kind"]], c.NumberTask) else None
             other = data.model_copy(update={"target": None})
             media = dict(detect_layout(data.train, other, kind).media)
-    if media and task["kind"] != "language":
+    if media and c.TASKS[task["kind"]].target_type != "none":
         read = {name: media[name] for name in layout.source if name in media}
         task["columns"] = tables_of(read, task.get("columns", {}))
 
@@ -197,7 +202,8 @@ def _refuse_all_mistakes(raw: dict[str, Any], where: str) -> None:
         with suppress(ValidationError, DataError):
             data = c.Data.model_validate(raw.get("data", {}))
             kind = detect_layout(data.train, data).task
-    least = _least_config(kind if kind in c.TASKS else "translate")
+    known = kind if kind in c.TASKS else "translate"
+    least = _least_config(raw.get("task", {}) | {"kind": known})
     for part, choices in (("encoder", c.Encoder), ("decoder", c.Decoder)):
         if part in least and raw.get(part):  # of the kinds, the one that has most of these keys
             fields = {c.kind_of(model): model.model_fields.keys() for model in c.models_in(choices)}
@@ -209,7 +215,7 @@ def _parse_without_task(raw: dict[str, Any], where: str) -> c.Config:
     """What does not depend on the task, parsed; the task and the network are stand-ins."""
     apart = ("task", "encoder", "decoder", "head", "output", "start")
     plain = {key: value for key, value in raw.items() if key not in apart}
-    return c.parse(_merge(plain, _least_config("translate")), where)
+    return c.parse(_merge(plain, _least_config({"kind": "translate"})), where)
 
 
 def _shareable(whole: dict[str, Any]) -> bool:
@@ -404,7 +410,7 @@ def _sized(size: str | None, kind: str, raw: dict[str, Any]) -> dict[str, Any]:
     if size is None:
         return {}
     found: dict[str, Any] = {}
-    for part in c.TASKS[kind].tables:
+    for part in c.parts_of(raw["task"]):
         if part not in ("head", "output"):
             table = raw.get(part, {})
             part_kind = table.get("kind", "transformer")
@@ -412,18 +418,16 @@ def _sized(size: str | None, kind: str, raw: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _least_config(kind: str) -> dict[str, Any]:
-    """The least a configuration needs, so that it can be read at all."""
-    tables: dict[str, Any] = {"task": {"kind": kind}}
-    if kind not in c.TASKS:
-        return tables
-    task = c.TASKS[kind]
-    for part in task.tables:
+def _least_config(table: dict[str, Any]) -> dict[str, Any]:
+    """The least a configuration needs, so that it can be read at all; by its table of the task."""
+    task = c.TASKS[table["kind"]]
+    tables: dict[str, Any] = {"task": {"kind": table["kind"]}}
+    for part in c.parts_of(table):
         tables[part] = {"kind": "gaussian" if part == "output" else "recurrent"}
     if "decoder" in tables and "encoder" not in tables:  # nothing to attend to
         tables["decoder"]["attention"] = "off"
     if "head" in tables:
-        tables["head"] = {"kind": c.HEADS[task.target_type]}
+        tables["head"] = {"kind": c.HEADS.get(task.target_type, "per_token")}
     return tables
 
 

@@ -3,7 +3,7 @@
 The weights themselves are in `runs/start.py`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from saccade import config as c
@@ -19,13 +19,12 @@ RATE_OF_256 = 3e-4  # for a network that wide; BERT's 5e-5 is for one of 768
 NEW_RATE = 1e-3  # where only what is new learns, or adapters
 
 
-def origins(kind: str, pretrained: c.Config) -> dict[str, str]:
+def origins(parts: Sequence[str], pretrained: c.Config) -> dict[str, str]:
     """Which part of a run each part of a new network begins with; what begins anew is absent.
 
     An encoder begins with an encoder, a decoder with a decoder. Where a network is to have an
     encoder and no decoder, and the run is a language model, the encoder begins with its decoder.
     """
-    parts = c.TASKS[kind].tables
     found: dict[str, str] = {}
     for part in ("encoder", "decoder"):
         if part in parts and getattr(pretrained, part) is not None:
@@ -43,10 +42,11 @@ def start_defaults(
     `chosen` is what would be chosen without one. ConfigError where the user said what does not fit.
     """
     kind, run = raw["task"]["kind"], raw["start"]["run"]
-    found = origins(kind, pretrained)
+    parts = c.parts_of(raw["task"])
+    found = origins(parts, pretrained)
     if not found:
         has = " and ".join(p for p in ("encoder", "decoder") if getattr(pretrained, p) is not None)
-        wanted = " or ".join(p for p in c.TASKS[kind].tables if p in ("encoder", "decoder"))
+        wanted = " or ".join(p for p in parts if p in ("encoder", "decoder"))
         raise ConfigError(
             f"{where}: start.run: {run} ({pretrained.task.kind}) has the part {has or 'none'}, and "
             f"the task '{kind}' needs the part {wanted}: start from a run that has it"
@@ -55,11 +55,13 @@ def start_defaults(
         raise ConfigError(f"{where}: size: the network's shape is that of {run}: leave it out")
     chosen = {name: dict(table) for name, table in chosen.items()}
     for part, origin in found.items():
-        table = _table(pretrained, origin, part, kind)
+        table = _table(pretrained, origin, part, alone="encoder" not in parts)
         _refuse_others(raw.get(part, {}), table, part, run, where)
         chosen[part] = table
+    if "head" in parts and isinstance(pretrained.head, c.PerToken) and kind == "pretrain":
+        chosen["head"] = pretrained.head.model_dump(mode="json")
     joint = _joint(raw, where, pretrained, found)
-    for key, tokenizer in tokenizers(kind, pretrained, joint).items():
+    for key, tokenizer in tokenizers(kind, found, pretrained, joint).items():
         _refuse_others(raw["task"].get(key, {}), tokenizer, f"task.{key}", run, where)
         chosen["task"][key] = tokenizer
     if kind == "translate":
@@ -73,8 +75,11 @@ def start_defaults(
     return chosen
 
 
-def _table(pretrained: c.Config, origin: str, part: str, kind: str) -> dict[str, Any]:
-    """The settings of a part of a run, as those of a part of the new network."""
+def _table(pretrained: c.Config, origin: str, part: str, alone: bool) -> dict[str, Any]:
+    """The settings of a part of a run, as those of a part of the new network.
+
+    A decoder is `alone` where the new network has no encoder.
+    """
     settings = getattr(pretrained, origin)
     table: dict[str, Any] = settings.model_dump(mode="json", exclude_none=True)
     if origin != part:  # a decoder that becomes an encoder still sees only what is before
@@ -83,7 +88,7 @@ def _table(pretrained: c.Config, origin: str, part: str, kind: str) -> dict[str,
         table = {key: value for key, value in table.items() if key in model.model_fields}
         return table | ({"causal": True} if transformer else {"bidirectional": False})
     if isinstance(settings, c.RecurrentDecoder):
-        if "encoder" not in c.TASKS[kind].tables:  # there is nothing to attend to
+        if alone:  # there is nothing to attend to
             table |= {"attention": "off", "context": "cell"}
         elif pretrained.encoder is None:  # attention above the layers, which stay as they are
             table |= {"attention": "general", "context": "output"}
@@ -115,9 +120,10 @@ def _joint(
     return wanted and raw["task"]["kind"] == "translate"
 
 
-def tokenizers(kind: str, pretrained: c.Config, joint: bool) -> dict[str, dict[str, Any]]:
+def tokenizers(
+    kind: str, found: Mapping[str, str], pretrained: c.Config, joint: bool
+) -> dict[str, dict[str, Any]]:
     """The settings of the tokenizers that are taken over, by their keys in the new task's table."""
-    found = origins(kind, pretrained)
     said = _writes(pretrained) if "decoder" in found.values() else None
     read = said if found.get("encoder") == "decoder" else None
     if found.get("encoder") == "encoder":
@@ -128,8 +134,8 @@ def tokenizers(kind: str, pretrained: c.Config, joint: bool) -> dict[str, dict[s
     match kind:
         case "translate":
             keys = {"source": read, "target": said}
-        case "language":
-            keys = {"tokenizer": said}
+        case "language" | "pretrain":
+            keys = {"tokenizer": read or said}
         case _:
             keys = {"tokenizer": read}
     return {key: one.model_dump(mode="json") for key, one in keys.items() if one is not None}
@@ -147,7 +153,7 @@ def _writes(pretrained: c.Config) -> c.Tokenizer | None:
     match pretrained.task:
         case c.Translate():
             return pretrained.task.target
-        case c.LanguageModel():
+        case c.LanguageModel() | c.Pretrain():
             return pretrained.task.tokenizer
         case _:
             return None
@@ -162,7 +168,7 @@ def _shorten(
         for part in found
         if chosen[part].get("positions") == "learned" and "max_positions" in chosen[part]
     ]
-    if kind == "language":
+    if kind in ("language", "pretrain"):
         context = getattr(pretrained.task, "context", chosen["task"].get("context", 128))
         chosen["task"]["context"] = min([context, *limits])
     elif limits:
@@ -190,8 +196,8 @@ def vocabularies(config: c.Config, pretrained: Task) -> Vocabularies:
     """The tokenizers that a new task takes over: those of which `tokenizers` has the settings."""
     task, there = config.task, pretrained.config
     joint = isinstance(task, c.Translate) and task.joint
-    keys = tokenizers(task.kind, there, joint)
-    found = origins(task.kind, there)
+    found = origins(task.parts, there)
+    keys = tokenizers(task.kind, found, there, joint)
     read, said = _tokenizer(pretrained, 0), _tokenizer(pretrained, None)
     if found.get("encoder") != "encoder":
         read = said
@@ -206,13 +212,13 @@ def vocabularies(config: c.Config, pretrained: Task) -> Vocabularies:
             own = _tokenizer(pretrained, i)
             given = own if own is not None and own.config == source.reader else None
         sources.append(given)
-    writes = task.kind == "language" or "target" in keys
+    writes = isinstance(task, c.LanguageModel | c.Pretrain) or "target" in keys
     return Vocabularies(tuple(sources), said if writes else None)
 
 
 def _tokenizer(task: Task, number: int | None) -> Tokenizer | None:
     """The tokenizer of a source of a run, or of its target; None where that is no text."""
-    if number is None:
+    if number is None or not task.sources:  # of plain text
         field = task.target
     elif number < len(task.sources):
         field = task.sources[number]

@@ -16,6 +16,8 @@ from saccade.tasks.task import Evaluation, Prediction, Query, Request, device_of
 
 
 class Classify(LabelTask):
+    ranks = True
+
     def evaluating(
         self, network: Classifier, corpus: Corpus, examples: Sequence[Example], quick: bool
     ) -> Evaluation:

@@ -4,9 +4,8 @@ A line's end is a token, <eos>, so a corpus is one stream: line <eos> line <eos>
 probability is that of its tokens and the <eos> after it, given the <eos> before it.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from math import exp, log
-from pathlib import Path
 
 import torch
 
@@ -14,56 +13,22 @@ from saccade import config as c
 from saccade.data.batches import Stream
 from saccade.data.corpora import Array, Column, Corpus
 from saccade.data.fields import Lines
-from saccade.data.kinds import Vocabularies
 from saccade.data.lines import Example
 from saccade.errors import ConfigError
 from saccade.models.networks import Generator, shifted
 from saccade.nn.padded import pad
 from saccade.tasks.generate import EncodedQuery, GeneratingTask, Reading, Started
-from saccade.tasks.task import NO_VOCABULARIES, Evaluation, Query, device_of
-from saccade.text.tokenizers import Counts, alphabet
+from saccade.tasks.plain import PlainText
+from saccade.tasks.task import Evaluation, Query, device_of
+from saccade.text.tokenizers import alphabet
 
 
-class LanguageModel(GeneratingTask):
-    target_name = "tokenizer"
-    higher_is_better = False
+class LanguageModel(PlainText, GeneratingTask):
     equal = True  # a state has no padding before its first token
 
     def __init__(self, config: c.Config, lines: Lines):
-        super().__init__(config, (), lines)
-        assert isinstance(config.task, c.LanguageModel)
-        self.context = config.task.context
+        super().__init__(config, lines)
         self.carried = isinstance(config.decoder, c.RecurrentDecoder)
-
-    @property
-    def metric(self) -> str:
-        return "perplexity"
-
-    @classmethod
-    def fit(
-        cls,
-        config: c.Config,
-        examples: Callable[[], Iterable[Example]],
-        given: Vocabularies = NO_VOCABULARIES,
-    ) -> "LanguageModel":
-        assert isinstance(config.task, c.LanguageModel)
-        if given.target is not None:
-            return cls(config, Lines(given.target))
-        if config.task.vocabulary:
-            return cls(config, Lines.load(Path(config.task.vocabulary)))
-        counts = Counts(config.task.tokenizer)
-        for row in examples():
-            counts.add(row.source[0])
-        return cls(config, Lines.fit(counts))
-
-    @classmethod
-    def load(cls, config: c.Config, folder: Path) -> "LanguageModel":
-        return cls(config, Lines.load(folder / cls.files(0)[0]))
-
-    def encode(self, examples: Sequence[Example]) -> Corpus:
-        column = self.target.encode([row.source for row in examples])
-        assert isinstance(column, Column)
-        return Corpus((), column)
 
     def epoch(self, corpus: Corpus, number: int) -> Stream:
         ids = corpus.tokens.ids

@@ -7,6 +7,7 @@ from saccade import config as c
 from saccade.tasks.classify import Classify
 from saccade.tasks.forecast import Forecast
 from saccade.tasks.language import LanguageModel
+from saccade.tasks.pretrain import Fill
 from saccade.tasks.regress import Regress
 from saccade.tasks.series import Series
 from saccade.tasks.tag import Tag
@@ -18,6 +19,8 @@ def task_class(config: c.Config) -> type[Task]:
     match config.task:
         case c.LanguageModel():
             return LanguageModel
+        case c.Pretrain():
+            return _pretraining(config.task.objective)
         case c.Classify():
             return Classify
         case c.Tag():
@@ -32,6 +35,16 @@ def task_class(config: c.Config) -> type[Task]:
             return Forecast
         case _:
             assert_never(config.task)
+
+
+def _pretraining(objective: c.Objective) -> type[Task]:
+    match objective:
+        case c.Causal():
+            return LanguageModel
+        case c.Masked():
+            return Fill
+        case _:
+            assert_never(objective)
 
 
 def load_task(config: c.Config, folder: Path) -> Task:

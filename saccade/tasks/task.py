@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from saccade import config as c
-from saccade.data.batches import Batches, epoch_of
+from saccade.data.batches import Batch, Batches, collate, epoch_of
 from saccade.data.corpora import Corpus, open_corpus
 from saccade.data.fields import Field, SourceLabels
 from saccade.data.kinds import Counting, Vocabularies, cell_of
@@ -90,6 +90,7 @@ class Task(ABC):
     source_name: ClassVar[str] = "source"  # of the files of fields in a run
     target_name: ClassVar[str] = "target"
     higher_is_better: ClassVar[bool] = True
+    ranks: ClassVar[bool] = False  # whether there are runners-up to an answer without a search
     # of the table decode, what a task without a search obeys besides how it is computed
     obeyed: ClassVar[frozenset[str]] = frozenset()
 
@@ -209,6 +210,10 @@ class Task(ABC):
     def epoch(self, corpus: Corpus, number: int) -> Batches:
         """The training batches of an epoch."""
         return epoch_of(corpus, self.config.train.batch_tokens, self.config.seed, number)
+
+    def sample(self, examples: Sequence[Example]) -> Batch:
+        """Examples as a batch, each in a row of its own: for laws to be tried on."""
+        return collate(self.encode(examples), np.arange(len(examples)))
 
     @abstractmethod
     def evaluating(

@@ -26,7 +26,7 @@ from tokenizers import models, trainers
 
 from saccade import config as c
 from saccade.errors import CheckpointError, ConfigError, DataError
-from saccade.text.vocab import SPECIALS, Inventory, Specials
+from saccade.text.vocab import MASK, SPECIALS, Inventory, Specials
 
 MAX_FILE_BYTES = 1 << 25  # of a saved tokenizer
 MAX_PIECE_CHARACTERS = 512  # else a few tokens would be a text of any size
@@ -39,8 +39,8 @@ if hasattr(os, "register_at_fork"):
 
 # What the specials are called inside HF. No unit has a blank between two other characters, so no
 # text can produce one of them; "<eos>" itself is an ordinary string.
-_HIDDEN = tuple(f"{name[:-1]} >" for name in SPECIALS)
-_UNK = _HIDDEN[SPECIALS.index("<unk>")]
+_UNK = "<unk >"
+_UNK_ID = SPECIALS.index("<unk>")
 REPEATED_AT_ONCE = 1000  # of one unit, given to HF
 
 # As in GPT-2, a blank goes with the word after it, but \w would tear words at their vowel signs
@@ -58,10 +58,10 @@ class Tokenizer:
         self._ids: dict[str, int] = model.get_vocab()
         self._pieces = sorted(self._ids, key=self._ids.__getitem__)
         gapless = sorted(self._ids.values()) == list(range(len(self._ids)))
-        if not gapless or not self._ids.keys() >= set(_HIDDEN):
+        if not gapless or not self._ids.keys() >= set(_hidden(config)):
             raise ValueError("its ids have gaps, or it lacks a special one")
-        self.specials = Specials(*(self._ids[name] for name in _HIDDEN))
-        for i, name in zip(self.specials, SPECIALS, strict=True):
+        self.specials = Specials(*(self._ids[name] for name in _hidden(config)))
+        for i, name in zip(self.specials.ids, special_names(config), strict=True):
             self._pieces[i] = name
 
     @classmethod
@@ -84,7 +84,10 @@ class Tokenizer:
         trained = _train(config, counts, alphabet)
         long = [unit for unit in alphabet if len(unit) > MAX_PIECE_CHARACTERS]
         if config.kind == "word":
-            for name in (*SPECIALS, *long):  # WikiText's own "<unk>" is unknown, not a word
+            for name in (
+                *special_names(config),
+                *long,
+            ):  # WikiText's own "<unk>" is unknown, not a word
                 del alphabet[name]
         frequent = [unit for unit, n in alphabet.items() if n >= config.min_count]
         frequent.sort(key=lambda unit: (-alphabet[unit], unit))
@@ -95,7 +98,7 @@ class Tokenizer:
                 + (rare if alphabet else "")
                 + (f", or longer than {MAX_PIECE_CHARACTERS} characters" if long else "")
             )
-        known = frequent[: config.size - len(SPECIALS)]
+        known = frequent[: config.size - len(special_names(config))]
         return cls(config, hf.Tokenizer(_model(config, known, trained)))
 
     def save(self, path: str | Path) -> None:
@@ -122,7 +125,7 @@ class Tokenizer:
 
     @property
     def inventory(self) -> Inventory:
-        return Inventory(len(self), tuple(self.specials), self.specials.unk)
+        return Inventory(len(self), self.specials.ids, self.specials.unk)
 
     def agrees(self, other: "Tokenizer") -> bool:
         """Whether the ids of both mean the same."""
@@ -176,9 +179,22 @@ class Tokenizer:
             for row in rows
         ]
 
+    def word_breaks(self) -> tuple[list[bool], list[bool]]:
+        """For each id whether a word ends before it, and whether one ends after it.
+
+        A special id is a word of its own; a blank that is a character belongs to the word after it.
+        """
+        special, kind = {*self.specials.ids}, self.config.kind
+        before, after = [], []
+        for i, piece in enumerate(self._pieces):
+            alone = i in special or kind == "word"
+            before.append(alone or (kind != "bpe" and piece[:1].isspace()))
+            after.append(alone or (kind == "bpe" and piece[-1:] == " "))
+        return before, after
+
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
         """The text of each row of ids; specials are left out, but for "<unk>"."""
-        dropped = {*self.specials} - {self.specials.unk}
+        dropped = {*self.specials.ids} - {self.specials.unk}
         rows = ([self._pieces[i] for i in row if i not in dropped] for row in ids)
         match self.config.kind:
             case "word":
@@ -206,6 +222,16 @@ class Tokenizer:
                 return [p.encode("latin-1").decode(errors="backslashreplace") for p in pieces]
             case _:
                 assert_never(self.config.kind)
+
+
+def special_names(config: c.Tokenizer) -> tuple[str, ...]:
+    """What the special ids of a tokenizer are called, from id 0 on."""
+    return (*SPECIALS, MASK) if config.mask else SPECIALS
+
+
+def _hidden(config: c.Tokenizer) -> tuple[str, ...]:
+    """The same inside HF."""
+    return tuple(f"{name[:-1]} >" for name in special_names(config))
 
 
 def _units(config: c.Tokenizer, text: str) -> list[str] | str:
@@ -256,7 +282,7 @@ class Counts:
     """How often each unit of a text comes: what a vocabulary is made from."""
 
     def __init__(self, config: c.Tokenizer):
-        pieces = config.size - len(SPECIALS) - (255 if config.kind == "bytes" else 0)
+        pieces = config.size - len(special_names(config)) - (255 if config.kind == "bytes" else 0)
         if pieces < 1:
             least = config.size - pieces + 1
             raise ConfigError(f"tokenizer: {config.kind} needs a size of at least {least}")
@@ -286,7 +312,7 @@ class Counts:
 
 def _train(config: c.Tokenizer, counts: Counts, alphabet: Counter[str]) -> dict[str, Any]:
     """What HF learns from the counts, as in its JSON; nothing where counting is all there is."""
-    size = config.size - len(SPECIALS)
+    size = config.size - len(special_names(config))
     match config.kind:
         case "word" | "char":
             return {}
@@ -320,13 +346,14 @@ _BYTES = [chr(byte) for byte in range(256)]
 
 def _model(config: c.Tokenizer, alphabet: list[str], trained: dict[str, Any]) -> models.Model:
     """The HF model: the specials, the alphabet, and the learned pieces that it can stream_text."""
+    hidden = _hidden(config)
     match config.kind:
         case "word" | "char":
-            return models.WordLevel(_number([*_HIDDEN, *alphabet]), unk_token=_UNK)
+            return models.WordLevel(_number([*hidden, *alphabet]), unk_token=_UNK)
         case "bpe" | "bytes":
             letters = set(_BYTES if config.kind == "bytes" else alphabet)
             merges = [(a, b) for a, b in trained["merges"] if letters.issuperset(a + b)]
-            pieces = [*_HIDDEN, *sorted(letters), *(a + b for a, b in merges)]
+            pieces = [*hidden, *sorted(letters), *(a + b for a, b in merges)]
             return models.BPE(_number(pieces), merges, unk_token=_UNK)
         case "unigram":
             letters = set(alphabet)
@@ -339,9 +366,7 @@ def _model(config: c.Tokenizer, alphabet: list[str], trained: dict[str, Any]) ->
                     f"tokenizer: unigram: {len(scores):,} pieces are more than can be loaded "
                     "again: set a smaller size, or use bpe"
                 )
-            return models.Unigram(
-                [(name, 0.0) for name in _HIDDEN] + ranked, unk_id=_HIDDEN.index(_UNK)
-            )
+            return models.Unigram([(name, 0.0) for name in hidden] + ranked, unk_id=_UNK_ID)
         case _:
             assert_never(config.kind)
 
@@ -387,10 +412,10 @@ def _vetted_model(config: c.Tokenizer, saved: Any) -> models.Model:
     _refuse_parts(model, _PARTS[kind], "tokenizer.model")
     if kind == "Unigram":
         scores = _vetted_scores(model["vocab"])
-        if model.get("unk_id") != _HIDDEN.index(_UNK):
-            raise ValueError(f"tokenizer.model.unk_id: must be {_HIDDEN.index(_UNK)}")
+        if model.get("unk_id") != _UNK_ID:
+            raise ValueError(f"tokenizer.model.unk_id: must be {_UNK_ID}")
         _vet_pieces(config, [piece for piece, _ in scores])
-        return models.Unigram(scores, unk_id=_HIDDEN.index(_UNK))
+        return models.Unigram(scores, unk_id=_UNK_ID)
     vocab = model["vocab"]
     ids = list(vocab.values()) if isinstance(vocab, dict) else []
     if {*map(type, ids)} != {int} or not {*ids} == {*range(len(ids))}:
@@ -437,7 +462,8 @@ def _vetted_merges(merges: Any, vocab: dict[str, int]) -> list[tuple[str, str]]:
 def _vet_pieces(config: c.Tokenizer, pieces: Iterable[str]) -> None:
     """ValueError for pieces that this kind of tokenizer cannot have, or that cost too much."""
     where = "tokenizer.model.vocab"
-    own = [piece for piece in pieces if piece not in _HIDDEN]
+    special = set(_hidden(config))
+    own = [piece for piece in pieces if piece not in special]
     if max(map(len, own), default=0) > MAX_PIECE_CHARACTERS:
         raise ValueError(f"{where}: a piece has more than {MAX_PIECE_CHARACTERS} characters")
     if config.kind == "bytes" and max(map(max, filter(None, own)), default="") > "\xff":

@@ -10,7 +10,8 @@ from typing import NamedTuple, Self
 from saccade.errors import CheckpointError, DataError
 
 MAX_LABEL_CHARACTERS = 4096
-SPECIALS = ("<pad>", "<unk>", "<bos>", "<eos>", "<sep>")
+SPECIALS = ("<pad>", "<unk>", "<bos>", "<eos>", "<sep>")  # of every vocabulary
+MASK = "<mask>"  # of one that can hide tokens
 
 
 class Specials(NamedTuple):
@@ -21,11 +22,17 @@ class Specials(NamedTuple):
     bos: int = 2
     eos: int = 3
     sep: int = 4
+    mask: int | None = None  # in place of a token that is hidden
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """All that there are."""
+        return tuple(i for i in self if i is not None)
 
     @property
     def silent(self) -> tuple[int, ...]:
         """Those that a model never says: all but the end."""
-        return self.pad, self.unk, self.bos, self.sep
+        return tuple(i for i in self.ids if i != self.eos)
 
 
 class Inventory(NamedTuple):

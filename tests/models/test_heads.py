@@ -5,10 +5,11 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from saccade.models.encoders import Encoder, LateFusion
-from saccade.models.heads import Monotone, word_means
+from saccade.models.heads import Monotone, PerToken, Pooled, word_means
 from saccade.nn.padded import Memory, Padded, end_to_end
 from tests.architectures import network, source_batch
 
@@ -52,6 +53,26 @@ def test_every_source_has_a_mark_of_its_own() -> None:
         first, second = memory.values.split(5, 1)
     assert torch.allclose(first, alone.values + both.marks.weight[0], atol=1e-6)
     assert torch.allclose(second, alone.values + both.marks.weight[1], atol=1e-6)
+
+
+def test_a_pooler_reads_the_first_position() -> None:
+    head = Pooled(4, nn.Identity(), "first", 0.0, "tanh")
+    memory = Memory(torch.randn(2, 3, 4), None, torch.randn(2, 4))
+    expected = torch.tanh(memory.values[:, 0] @ head.dense.weight.T + head.dense.bias)
+    assert torch.allclose(head(memory), expected, atol=1e-6)
+
+
+def test_the_loss_of_a_token_head_is_that_of_its_logits() -> None:
+    output = nn.Linear(4, 7)
+    head = PerToken(4, output, "gelu", 1e-12)
+    values, gold = torch.randn(5, 4), torch.tensor([1, 6, 0, 3, 3])
+    x = F.gelu(values @ head.dense.weight.T + head.dense.bias)
+    x = (x - x.mean(-1, keepdim=True)) / x.var(-1, keepdim=True, unbiased=False).sqrt()
+    assert torch.allclose(head(values), output(x), atol=1e-5)
+    loss = head.loss(values, gold)
+    expected = F.cross_entropy(output(x), gold, reduction="sum")
+    assert torch.allclose(loss.sum, expected, rtol=1e-5)
+    assert loss.count == 5
 
 
 def every_way(log_probs: torch.Tensor, said: list[int], blank: int) -> float:

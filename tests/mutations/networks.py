@@ -15,6 +15,20 @@ HEADS = "tests/models/test_heads.py"
 
 NN = (
     Mutation(
+        "relative positions: hypotheses that share a source mix up their distances",
+        "saccade/nn/cache.py",
+        "self.mask + self.fold(spread)",
+        "self.mask",
+        (f"{LAWS}::test_hypotheses_share_their_source",),
+    ),
+    Mutation(
+        "grouped queries: a group has the key of another",
+        "saccade/nn/attention.py",
+        "key, value = key.repeat_interleave(shared, 1), value.repeat_interleave(shared, 1)",
+        "key, value = key.repeat(1, shared, 1, 1), value.repeat(1, shared, 1, 1)",
+        (LAYERS,),
+    ),
+    Mutation(
         "attention: what is not kept is scored",
         "saccade/nn/attention.py",
         "return scores.masked_fill(~keep, -inf).softmax(-1)",

@@ -26,7 +26,10 @@ from saccade.nn.transformer import build_norm
         (lambda: FeedForward(4, 8, "relo"), "no activation 'relo'; choose one of relu, gelu"),
         (lambda: build_norm("batch", 4), "no norm 'batch'; choose one of layer, rms"),
         (lambda: Block(4, 2, 8, norm="batch"), "choose one of layer, rms"),
-        (lambda: Block(4, 2, 8, activation="tanh"), "choose one of relu, gelu, swiglu"),
+        (
+            lambda: Block(4, 2, 8, activation="tanh"),
+            "choose one of relu, gelu, gelu_tanh, silu",
+        ),
         (lambda: SelfAttention(10, 3), r"dim \(10\) must be divisible by num_heads \(3\)"),
         (lambda: SelfAttention(6, 2, rotary=True), "even width, not 3"),
         (lambda: CrossAttention(10, 4, 0), r"num_heads \(0\)"),

@@ -1,15 +1,19 @@
 """Layers that torch has no twin of, each against its formula."""
 
-from math import cos, sin, sqrt
+from math import cos, pi, sin, sqrt
 
 import pytest
 import torch
 import torch.nn.functional as F
 
+from saccade.nn.attention import SelfAttention
 from saccade.nn.bodies import RecurrentBody
 from saccade.nn.convolution import GatedConvolution
-from saccade.nn.positions import rotate
+from saccade.nn.dropout import WordDropout
+from saccade.nn.padded import pad
+from saccade.nn.positions import Learned, Relative, Sinusoidal, rotate, sinusoids
 from saccade.nn.recurrent import Recurrent, run_layer
+from saccade.nn.stems import Embedding, TextStem
 from saccade.nn.transformer import FeedForward
 
 
@@ -64,6 +68,67 @@ def test_swiglu_is_its_formula() -> None:
     gate, value = F.linear(x, layer.up.weight, layer.up.bias).split(5, -1)
     expected = F.linear(gate / (1 + (-gate).exp()) * value, layer.down.weight, layer.down.bias)
     assert torch.allclose(layer(x), expected, atol=1e-6)
+
+
+def test_geglu_is_its_formula() -> None:
+    """down(gelu(gate) * up), with gelu(x) = x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))"""
+    layer, x = FeedForward(6, 5, "geglu", bias=False), torch.randn(2, 3, 6)
+    gate, value = F.linear(x, layer.up.weight).split(5, -1)
+    curve = 0.5 * gate * (1 + torch.tanh(sqrt(2 / pi) * (gate + 0.044715 * gate**3)))
+    assert torch.allclose(layer(x), F.linear(curve * value, layer.down.weight), atol=1e-6)
+    plain = FeedForward(6, 5, "gelu_tanh")
+    inner = F.linear(x, plain.up.weight, plain.up.bias)
+    curve = 0.5 * inner * (1 + torch.tanh(sqrt(2 / pi) * (inner + 0.044715 * inner**3)))
+    assert torch.allclose(plain(x), plain.down(curve), atol=1e-6)
+
+
+def test_relative_positions_share_buckets_that_grow_with_the_distance() -> None:
+    """T5's buckets: half for each direction, half of those for one distance each."""
+    both, back = Relative(2, 8, 16, both_ways=True), Relative(2, 8, 16, both_ways=False)
+    ahead = torch.tensor([[0, 1, 2, 3, 4, 5, 6, 7, 8, 15, 16, 100]])
+    assert both.bucket(ahead).tolist() == [[0, 5, 6, 6, 6, 6, 7, 7, 7, 7, 7, 7]]
+    assert both.bucket(-ahead).tolist() == [[0, 1, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3]]
+    assert back.bucket(-ahead).tolist() == [[0, 1, 2, 3, 4, 4, 5, 5, 6, 7, 7, 7]]
+    assert back.bucket(ahead).tolist() == [[0] * 12]
+    bias = both.bias(2, 3, torch.zeros(1))  # of the last two of three positions
+    assert bias.shape == (1, 2, 2, 3)
+    assert torch.equal(bias[0, :, 0, 0], both.table.weight[1])  # one back
+    assert torch.equal(bias[0, :, 0, 2], both.table.weight[5])  # one ahead
+
+
+def test_grouped_queries_are_heads_with_the_same_keys_and_values() -> None:
+    """(groups, queries + 2, K) rows, against a layer that has them all."""
+    few, all_heads = SelfAttention(12, 6, num_kv_heads=2, bias=False), SelfAttention(12, 6)
+    groups = few.qkv.weight.detach().view(2, 5, 2, 12)
+    whole = [torch.stack([g[n], g[3], g[4]]) for g in groups for n in range(3)]  # (3, K, D) each
+    with torch.no_grad():
+        all_heads.qkv.weight.copy_(torch.cat(whole).flatten(0, 1))
+        all_heads.out.weight.copy_(few.out.weight)
+        all_heads.qkv.bias.zero_()
+        all_heads.out.bias.zero_()
+        x = torch.randn(2, 5, 12)
+        assert torch.allclose(few(x)[0], all_heads(x)[0], atol=1e-6)
+
+
+def test_positions_with_unused_rows_begin_after_them() -> None:
+    table, x = Learned(4, 6, skipped=2), torch.zeros(1, 3, 6)
+    assert torch.equal(table(x)[0], table.table.weight[2:5])
+    assert torch.equal(table(x, 1)[0], table.table.weight[3:6])
+
+
+def test_waves_in_halves_are_the_same_waves() -> None:
+    waves, halves = sinusoids(5, 8), Sinusoidal(8, halves=True)(torch.zeros(1, 5, 8))[0]
+    assert torch.equal(halves, torch.cat([waves[:, 0::2], waves[:, 1::2]], 1))
+
+
+def test_a_segment_ends_with_its_separator() -> None:
+    stem = TextStem(Embedding(9, 4), WordDropout(0.0, 1, ()), segments=2, separator=4)
+    source = pad([[2, 7, 4, 8, 4, 5], [2, 6, 6]])
+    assert stem.segment(source.values, 1).tolist() == [[0, 0, 0, 1, 1, 1], [0] * 6]
+    assert stem.segments is not None
+    added = stem(source).values - stem.embedding(source.values)
+    assert torch.allclose(added[0, 3], stem.segments.weight[1], atol=1e-6)
+    assert torch.allclose(added[1, 0], stem.segments.weight[0], atol=1e-6)
 
 
 def test_a_gated_convolution_is_its_formula() -> None:

@@ -16,7 +16,7 @@ from saccade.config import Tokenizer as Config
 from saccade.errors import CheckpointError, ConfigError, DataError
 from saccade.text import SPECIALS, Specials, Tokenizer
 
-PAD, UNK, BOS, EOS, SEP = Specials()
+PAD, UNK, BOS, EOS, SEP = Specials().ids
 
 KINDS = ("word", "char", "bpe", "bytes", "unigram")
 LINES = [

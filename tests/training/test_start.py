@@ -41,6 +41,11 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in SMALL:
         config = settings(name, folder, steps=3, evaluate_every=3, save_every=3)
         run_through(config, folder / name)
+    raw, where = gather(corpus(folder, "pretrain"), task="pretrain")
+    raw |= {"encoder": SMALL["transformer"]["encoder"]}
+    raw["task"] |= {"tokenizer": {"kind": "char", "mask": True}, "context": 16}
+    raw["train"] = {"steps": 3, "processes": 1}
+    run_through(fill(raw, where)[0], folder / "masked")
     return folder
 
 
@@ -95,6 +100,10 @@ PAIRS = {  # the parts of a run that a task takes over, and what is new
     ("tagger", "classify"): ("encoder", "head"),
     ("tagger", "translate"): ("encoder", "decoder"),
     ("classifier", "tag"): ("encoder", "head"),
+    ("masked", "classify"): ("encoder", "head"),
+    ("masked", "tag"): ("encoder", "head"),
+    ("masked", "translate"): ("encoder", "decoder"),
+    ("masked", "pretrain"): ("encoder, head", ""),
 }
 
 

@@ -1,0 +1,44 @@
+"""What a user left open of pre-training, chosen by the size of the text."""
+
+from math import sqrt
+from typing import Any
+
+from saccade import config as c
+from saccade.setup.survey import Survey
+
+CHARACTERS_PER_TOKEN = 4  # about, of pieces of words
+
+
+def pretrain_defaults(task: dict[str, Any], seen: Survey) -> dict[str, Any]:
+    """Good settings for an objective on a text of this size: minutes on a CPU for a small one."""
+    characters = seen.characters
+    size = int(min(16_000, max(300, 4 * sqrt(characters)))) // 100 * 100
+    small, large = characters < 1_000_000, characters > 50_000_000
+    dim, layers = (128, 2) if small else (512, 6) if large else (256, 4)
+    body = {
+        "kind": "transformer",
+        "dim": dim,
+        "num_layers": layers,
+        "num_heads": dim // 64 if dim > 128 else 4,
+        "ff_dim": 4 * dim,
+        "dropout": 0.1,
+        "activation": "gelu",
+    }
+    parts: dict[str, Any] = {
+        part: {"kind": "per_token"} if part == "head" else body for part in c.parts_of(task)
+    }
+    objective = c.OBJECTIVES[task.get("objective", {}).get("kind", "masked")]
+    tokens = characters // CHARACTERS_PER_TOKEN
+    return parts | {
+        "task": {
+            "tokenizer": {"kind": "bpe", "size": size, "mask": objective.needs_mask},
+            "context": 64 if small else 128,
+        },
+        "train": {
+            "rate": 2e-3 if small else 5e-4 if large else 1e-3,
+            "batch_tokens": 2048 if small else 8192 if large else 4096,
+            "warmup": 100 if small else 1000,
+            # many passes over little text, few over much
+            "epochs": int(min(100, max(2, round(20_000 / sqrt(max(tokens, 1)))))),
+        },
+    }
