@@ -42,7 +42,17 @@ from saccade.config.networks import (
     TransformerDecoder,
     TransformerEncoder,
 )
-from saccade.config.objectives import OBJECTIVES, Causal, Masked, Objective
+from saccade.config.objectives import (
+    OBJECTIVES,
+    Causal,
+    Denoising,
+    Hidden,
+    Masked,
+    Objective,
+    Permuted,
+    Spans,
+    Unilm,
+)
 from saccade.config.readers import (
     Label,
     Media,
@@ -105,6 +115,7 @@ __all__ = [
     "Data",
     "Decode",
     "Decoder",
+    "Denoising",
     "Encoder",
     "Exact",
     "Forecast",
@@ -113,6 +124,7 @@ __all__ = [
     "Gaussian",
     "Gradual",
     "Head",
+    "Hidden",
     "Horizon",
     "Label",
     "LanguageModel",
@@ -128,6 +140,7 @@ __all__ = [
     "Output",
     "PerToken",
     "PerWord",
+    "Permuted",
     "Picture",
     "PlainBeam",
     "Pooled",
@@ -146,6 +159,7 @@ __all__ = [
     "Series",
     "Sound",
     "Source",
+    "Spans",
     "Start",
     "Tag",
     "TargetType",
@@ -156,6 +170,7 @@ __all__ = [
     "TransformerDecoder",
     "TransformerEncoder",
     "Translate",
+    "Unilm",
     "Vectors",
     "Whole",
     "assign",

@@ -25,13 +25,16 @@ class Strict(BaseModel):
 class Tokenizer(Strict):
     """How a string becomes ids: trained on the training file, saved in the run."""
 
-    kind: Literal["word", "char", "bpe", "bytes", "unigram"] = "bpe"
+    # imported: that of a published model, which `saccade import` brought
+    kind: Literal["word", "char", "bpe", "bytes", "unigram", "imported"] = "bpe"
     size: Positive = 8000  # the largest vocabulary, specials included
     min_count: Positive = 1  # rarer words or characters become <unk>
     lowercase: bool = False
     split_punctuation: bool = False  # "end." is two words; its blanks are not restored exactly
     separator: str = ""  # between words, as ";" in V;IND;PST; "" is any blanks
     mask: bool = False  # whether there is <mask>, in place of a token that is hidden
+    # <0>, <1> ..., each in place of a span that is hidden
+    sentinels: Annotated[int, Field(ge=0, le=1000)] = 0
 
     @model_validator(mode="after")
     def words(self) -> Self:

@@ -21,6 +21,7 @@ from saccade.config.networks import (
     RecurrentDecoder,
     RecurrentEncoder,
     Transformer,
+    TransformerEncoder,
 )
 from saccade.config.readers import NonNegative, Positive, PositiveFloat, Share, Strict
 from saccade.config.start import LowRank, Start
@@ -128,6 +129,8 @@ class Config(Strict):
                 "start: kind 'lora' is for the linear layers of a Transformer, and this network "
                 "has none: use frozen, gradual or whole"
             )
+        if isinstance(self.task, Pretrain):
+            self._fits_objective(self.task)
         if self.train.scheduled_sampling and self.task.kind != "translate":
             raise ValueError("train: scheduled_sampling is for the task 'translate' alone")
         if self.train.ctc and self.task.kind != "translate":
@@ -199,3 +202,18 @@ class Config(Strict):
                     "task: joint needs the same settings in task.source and task.target"
                 )
         return self
+
+    def _fits_objective(self, task: Pretrain) -> None:
+        """ValueError where an objective asks for what the network cannot do."""
+        if task.objective.needs_view and not isinstance(self.encoder, TransformerEncoder):
+            raise ValueError(
+                f"encoder: {task.title} needs positions that see only some others: set "
+                "encoder.kind = 'transformer', or use the objective 'masked'"
+            )
+        if isinstance(self.encoder, Pyramid):
+            raise ValueError("encoder: a pyramid has fewer positions than there are tokens")
+        if self.encoder and self.decoder and self.encoder.dim != self.decoder.dim:
+            raise ValueError(
+                f"{task.title} shares one embedding table: make encoder.dim ({self.encoder.dim}) "
+                f"and decoder.dim ({self.decoder.dim}) equal"
+            )

@@ -79,19 +79,22 @@ class Text(Field):
 
     def rows(self, cells: Sequence[tuple[str, ...]]) -> list[list[int]]:
         """The ids of each cell."""
-        tokenizer, special = self.tokenizer, self.tokenizer.specials
+        tokenizer, frame = self.tokenizer, self.tokenizer.frame
+        before, after = frame.before, frame.after
+        if self.begins:
+            before, after = frame.start, (tokenizer.specials.eos,)
         width = max((len(cell) for cell in cells), default=1)
         columns = [
             tokenizer.encode([cell[i] if i < len(cell) else "" for cell in cells])
             for i in range(width)
         ]
-        rows = [[special.bos, *ids] if self.begins else list(ids) for ids in columns[0]]
+        rows = [[*before, *ids] for ids in columns[0]]
         for column in columns[1:]:
             for row, ids in zip(rows, column, strict=True):
-                row.append(special.sep)
+                row.extend(frame.between)
                 row.extend(ids)
         for row in rows:
-            row.append(special.eos)
+            row.extend(after)
         return rows
 
     def save(self, path: Path) -> None:
@@ -117,12 +120,22 @@ class Lines(Text):
     def encode(self, cells: Sequence[Cell]) -> Column:
         return super().encode([cell[:1] for cell in cells])
 
+    def rows(self, cells: Sequence[tuple[str, ...]]) -> list[list[int]]:
+        eos = self.tokenizer.specials.eos
+        return [[*ids, eos] for ids in self.tokenizer.encode([cell[0] for cell in cells])]
+
 
 class Words(Text):
     """Words, each cut into pieces; a row remembers which piece belongs to which word."""
 
     def encode(self, cells: Sequence[Cell]) -> Column:
         cut = self.tokenizer.encode_words(cells)
+        if self.tokenizer.config.kind == "imported":  # whose network expects its marks
+            before, _, after, *_ = self.tokenizer.frame
+            cut = [
+                ([*before, *ids, *after], [-1] * len(before) + words + [-1] * len(after))
+                for ids, words in cut
+            ]
         return Column.of([ids for ids, _ in cut], [words for _, words in cut], self.pad)
 
 

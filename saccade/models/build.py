@@ -96,7 +96,11 @@ def build_network(config: c.Config, sources: Sequence[Source], target: Target) -
             assert isinstance(encoder, encoders.Encoder)
             assert isinstance(encoder.stem, stems.TextStem)
             says = build_token_head(config.head, encoder.stem.embedding)
-            return TokenPredictor(encoder, says, label_smoothing=train.label_smoothing)
+            pair, weight = build_pair_head(config.task, encoder.dim)
+            smoothing = train.label_smoothing
+            return TokenPredictor(
+                encoder, says, pair, pair_weight=weight, label_smoothing=smoothing
+            )
         case c.Classify():
             assert config.head is not None
             assert encoder is not None
@@ -136,7 +140,8 @@ def build_generator(
     memory_dim = None if encoder is None else encoder.dim
     ends = token_ends(config.decoder, target, config.train.word_dropout)
     decoder = build_decoder(config.decoder, ends, memory_dim)
-    if isinstance(config.task, c.Translate) and config.task.joint:
+    shared = isinstance(config.task, c.Pretrain) and encoder is not None
+    if shared or (isinstance(config.task, c.Translate) and config.task.joint):
         assert isinstance(encoder, encoders.Encoder)
         assert isinstance(encoder.stem, stems.TextStem)
         assert isinstance(ends.embedding, Embedding)
@@ -353,6 +358,14 @@ def build_token_head(config: c.PerToken, embedding: Embedding) -> heads.PerToken
     if config.tied:
         output.weight = embedding.weight
     return heads.PerToken(embedding.embedding_dim, output, config.dense, config.norm_eps)
+
+
+def build_pair_head(task: c.Pretrain, dim: int) -> tuple[heads.Pooled | None, float]:
+    """BERT's head for two texts, with its weight: that of the tokens asked for in a row."""
+    if not isinstance(task.objective, c.Masked) or not task.objective.next_sentence:
+        return None, 0.0
+    head = heads.Pooled(dim, Linear(dim, 2), "first", 0.1, "tanh")
+    return head, task.objective.share * task.context
 
 
 def build_output(config: c.Output, dim: int, target: c.Reals) -> distributions.Distribution:

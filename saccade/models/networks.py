@@ -21,7 +21,7 @@ from saccade.models.heads import Monotone, PerToken, PerWord, Pooled
 from saccade.nn.distributions import Distribution
 from saccade.nn.dropout import uniform
 from saccade.nn.loss import Loss, label_loss
-from saccade.nn.padded import Memory, Padded
+from saccade.nn.padded import UNSCORED_ID, Memory, Padded
 from saccade.nn.state import detach
 
 
@@ -137,25 +137,56 @@ class Tagger(Labeller):
 
 
 class TokenPredictor(nn.Module):
-    """An encoder and a head that says tokens, at those positions of the source that are scored."""
+    """An encoder and a head that says tokens, at those positions of the source that are scored.
+
+    With a second head it says whether a row is two texts that belong together; then the first
+    position of a target is the label of that.
+    """
 
     carries = False
 
-    def __init__(self, encoder: Encoder, head: PerToken, *, label_smoothing: float = 0.0):
+    def __init__(
+        self,
+        encoder: Encoder,
+        head: PerToken,
+        pair: Pooled | None = None,
+        *,
+        pair_weight: float = 0.0,
+        label_smoothing: float = 0.0,
+    ):
         super().__init__()
         self.encoder = encoder
         self.head = head
+        self.pair = pair
+        self.pair_weight = pair_weight  # in tokens
         self.label_smoothing = label_smoothing
+
+    def tokens(self, target: Padded) -> Padded:
+        """A target without the label of its pair."""
+        if self.pair is None:
+            return target
+        values = target.values.clone()
+        values[:, 0] = UNSCORED_ID
+        return Padded(values, target.lengths)
 
     def logits(self, sources: Sequence[Padded], target: Padded) -> Float[Tensor, "n V"]:
         """Those of the positions of the target that are scored, one after the other."""
         return self.head(target.scored(self.encoder(*sources).values))  # type: ignore[no-any-return]
 
+    def pairs(self, sources: Sequence[Padded]) -> Float[Tensor, "B 2"]:
+        """Whether the second text follows the first (0), or is another (1)."""
+        assert self.pair is not None
+        return self.pair(self.encoder(*sources))  # type: ignore[no-any-return]
+
     def forward(self, batch: Batch, carry: Any = None, progress: float = 1.0) -> tuple[Loss, None]:
-        target, memory = batch.target, self.encoder(*batch.sources)
+        memory, target = self.encoder(*batch.sources), self.tokens(batch.target)
         smoothing = self.label_smoothing if self.training else 0.0
         gold = target.scored(target.values)
-        return self.head.loss(target.scored(memory.values), gold, smoothing), None
+        loss = self.head.loss(target.scored(memory.values), gold, smoothing)
+        if self.pair is not None:
+            pairs = label_loss(self.pair(memory), batch.target.values[:, 0])
+            loss = replace(loss, sum=loss.sum + self.pair_weight * pairs.sum)
+        return loss, None
 
 
 class Regressor(nn.Module):

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from saccade.nn.convolution import GatedConvolution
 from saccade.nn.dropout import Dropout
-from saccade.nn.padded import Memory, Padded, masked_mean
+from saccade.nn.padded import Memory, Padded, View, masked_mean
 from saccade.nn.recurrent import Recurrent, run_layer
 from saccade.nn.transformer import Stack
 
@@ -30,9 +30,13 @@ class TransformerBody(Stack):
     """Every position looks at every other, layer after layer."""
 
     def forward(  # type: ignore[override]
-        self, x: Float[Tensor, "B S D"], keep: Keep, lengths: Int[Tensor, "B"]
+        self,
+        x: Float[Tensor, "B S D"],
+        keep: Keep,
+        lengths: Int[Tensor, "B"],
+        view: View | None = None,
     ) -> Memory:
-        x = super().forward(x, keep)
+        x = super().forward(x, keep, view)
         return Memory(x, keep, masked_mean(x, keep))
 
 

@@ -110,8 +110,8 @@ def _joint(
     raw: Mapping[str, Any], where: str, pretrained: c.Config, found: Mapping[str, str]
 ) -> bool:
     """Whether both sides of a translation share a vocabulary."""
-    there = bool(getattr(pretrained.task, "joint", False))
-    wanted = bool(raw["task"].get("joint", there))
+    there = bool(getattr(pretrained.task, "joint", isinstance(pretrained.task, c.Pretrain)))
+    wanted = bool(raw["task"].get("joint", there and len(found) > 1))
     if wanted and not there and {"encoder", "decoder"} <= found.keys():
         run = raw["start"]["run"]
         raise ConfigError(

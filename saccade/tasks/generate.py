@@ -131,13 +131,17 @@ class GeneratingTask(Task):
         memory = network.encode(sources)
         assert memory is not None
         state = network.decoder.start(memory, len(readings))
-        first = torch.full((len(readings),), self.output.specials.bos, device=device)
+        marks = torch.tensor([self.output.frame.start] * len(readings), device=device)
+        if marks.size(1) > 1:
+            _, state = network.decoder(marks[:, :-1], state)
+        first = marks[:, -1]
         return Started(state, first, memory)
 
     def positions_left(self, reading: Reading) -> int:
         """For how many tokens there are positions after this; below 0: it is too long."""
         longest = length_of(reading) if self.early else max(map(len, reading))
-        return -1 if longest > self.source_positions else self.target_positions - 1
+        left = self.target_positions - len(self.output.frame.start)
+        return -1 if longest > self.source_positions else left
 
     def limit(self, reading: Reading, decode: c.Limits) -> int:
         """How many tokens an answer to this may have; less than 0 if it is too long to read."""
@@ -165,7 +169,10 @@ class GeneratingTask(Task):
         return self.encode([replace(row, others=()) for row in examples])
 
     def score(self, network: Generator, examples: Sequence[Example]) -> list[tuple[float, int]]:
-        corpus = self.scored(examples)
+        return self.score_corpus(network, self.scored(examples))
+
+    def score_corpus(self, network: Generator, corpus: Corpus) -> list[tuple[float, int]]:
+        """For each row log p(target | source), and of how many tokens."""
 
         def work(rows: list[int]) -> list[tuple[float, int]]:
             batch = collate(corpus, np.array(rows)).to(device_of(network))

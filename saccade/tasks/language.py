@@ -90,8 +90,8 @@ class LanguageModel(PlainText, GeneratingTask):
         """Each prefix, to be completed to the end of its line."""
         if any(query.prefix for query in queries):
             raise ConfigError("a language model completes its input: put the prefix there")
-        eos = self.output.specials.eos
-        return [([eos, *ids],) for ids in self.output.encode([q.source[0] for q in queries])]
+        first = self.output.frame.line
+        return [([*first, *ids],) for ids in self.output.encode([q.source[0] for q in queries])]
 
     def start(self, network: Generator, readings: Sequence[Reading]) -> Started:
         rows = [row for (row,) in readings]
@@ -129,6 +129,6 @@ class LanguageModel(PlainText, GeneratingTask):
         return sum(unk in ids for ids in output.encode(parts))
 
     def scored(self, examples: Sequence[Example]) -> Corpus:
-        eos, lines = self.output.specials.eos, self.encode(examples).tokens
-        rows = [[eos, *lines[i]] for i in range(len(lines))]
+        first, lines = self.output.frame.line, self.encode(examples).tokens
+        rows = [[*first, *lines[i]] for i in range(len(lines))]
         return Corpus((), Column.of(rows, pad=self.target.pad))

@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, takewhile
 from pathlib import Path
-from typing import Any, Self, assert_never
+from typing import Any, NamedTuple, Self, assert_never
 
 import tokenizers as hf
 from tokenizers import models, trainers
@@ -49,6 +49,16 @@ _MARKS = r"!-/:-@\[-`{-~¡-¿\u2010-\u2027\u2030-\u205e\u3001-\u303f\uff01-\uff0
 _CHUNK = re.compile(rf" ?[^\s{_MARKS}]+| ?[{_MARKS}]+|\s+(?!\S)|\s")
 
 
+class Frame(NamedTuple):
+    """The marks around texts: before and after what an encoder reads, and between two of them."""
+
+    before: tuple[int, ...]
+    between: tuple[int, ...]
+    after: tuple[int, ...]
+    start: tuple[int, ...] = ()  # before a target that a decoder writes, which `eos` ends
+    line: tuple[int, ...] = ()  # before the first token of a language model
+
+
 class Tokenizer:
     """A trained tokenizer, with its special ids: no text ever yields one of them but `unk`."""
 
@@ -60,7 +70,7 @@ class Tokenizer:
         gapless = sorted(self._ids.values()) == list(range(len(self._ids)))
         if not gapless or not self._ids.keys() >= set(_hidden(config)):
             raise ValueError("its ids have gaps, or it lacks a special one")
-        self.specials = Specials(*(self._ids[name] for name in _hidden(config)))
+        self.specials = _specials(config, [self._ids[name] for name in _hidden(config)])
         for i, name in zip(self.specials.ids, special_names(config), strict=True):
             self._pieces[i] = name
 
@@ -114,6 +124,10 @@ class Tokenizer:
                 raise ValueError(f"it is no plain file of at most {MAX_FILE_BYTES >> 20} MB")
             content = json.loads(Path(path).read_text(encoding="utf-8"))
             config = c.Tokenizer.model_validate(content["saccade"])
+            if config.kind == "imported":
+                from saccade.text.imported import Imported  # which is one of these
+
+                return Imported.restored(config, content)  # type: ignore[return-value]
             return cls(config, hf.Tokenizer(_vetted_model(config, content["tokenizer"])))
         except Exception as error:  # HF raises no narrower class
             said = str(error)[:300]
@@ -126,6 +140,12 @@ class Tokenizer:
     @property
     def inventory(self) -> Inventory:
         return Inventory(len(self), self.specials.ids, self.specials.unk)
+
+    @property
+    def frame(self) -> Frame:
+        """The marks around texts."""
+        special = self.specials
+        return Frame((), (special.sep,), (special.eos,), (special.bos,), (special.eos,))
 
     def agrees(self, other: "Tokenizer") -> bool:
         """Whether the ids of both mean the same."""
@@ -164,7 +184,7 @@ class Tokenizer:
         The ids are those of the words joined by blanks; a blank that is a character of its own
         (char, bytes) belongs to the word after it.
         """
-        gap = " " if self.config.kind in ("char", "bytes") else ""
+        gap = " " if self.config.kind in ("char", "bytes", "imported") else ""
         rows = [words[:1] + [gap + word for word in words[1:]] for words in map(list, sentences)]
         words = list(dict.fromkeys(chain.from_iterable(rows)))
         known = {
@@ -205,6 +225,8 @@ class Tokenizer:
                 return ["".join(row).strip(" ") for row in rows]
             case "bytes":  # a model may write half a character: that is U+FFFD
                 return ["".join(row).encode("latin-1").decode(errors="replace") for row in rows]
+            case "imported":
+                raise AssertionError("a published tokenizer has a way of its own")
             case _:
                 assert_never(self.config.kind)
 
@@ -212,7 +234,7 @@ class Tokenizer:
         """The piece of each id, to be shown: est</w> (bpe), ▁low (unigram), \\xf0 (a lone byte)."""
         pieces = [self._pieces[i] for i in ids]
         match self.config.kind:
-            case "word" | "char":
+            case "word" | "char" | "imported":
                 return pieces
             case "bpe":
                 return [piece.replace(" ", "</w>") for piece in pieces]
@@ -226,7 +248,15 @@ class Tokenizer:
 
 def special_names(config: c.Tokenizer) -> tuple[str, ...]:
     """What the special ids of a tokenizer are called, from id 0 on."""
-    return (*SPECIALS, MASK) if config.mask else SPECIALS
+    masks = (MASK,) if config.mask else ()
+    return (*SPECIALS, *masks, *(f"<{i}>" for i in range(config.sentinels)))
+
+
+def _specials(config: c.Tokenizer, ids: list[int]) -> Specials:
+    """The special ids, in the order of their names."""
+    pad, unk, bos, eos, sep, *others = ids
+    mask = others.pop(0) if config.mask else None
+    return Specials(pad, unk, bos, eos, sep, mask, tuple(others))
 
 
 def _hidden(config: c.Tokenizer) -> tuple[str, ...]:
@@ -236,8 +266,7 @@ def _hidden(config: c.Tokenizer) -> tuple[str, ...]:
 
 def _units(config: c.Tokenizer, text: str) -> list[str] | str:
     """What `text` is cut into without any training: words, each with its blank, or characters."""
-    if not text.isascii():  # JSON can hold half a surrogate pair, UTF-8 cannot
-        text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    text = well_formed(text)
     if config.lowercase:
         text = text.lower()
     if config.split_punctuation and config.kind in ("word", "bpe", "unigram"):
@@ -251,10 +280,19 @@ def _units(config: c.Tokenizer, text: str) -> list[str] | str:
             return [word + " " for word in text.split()]
         case "unigram":
             return [" " + word for word in text.split()]
+        case "imported":  # which cuts a text by itself
+            return [text]
         case "bytes":  # a character for each byte
             return [chunk.encode().decode("latin-1") for chunk in _CHUNK.findall(text)]
         case _:
             assert_never(config.kind)
+
+
+def well_formed(text: str) -> str:
+    """A text that UTF-8 can hold: JSON can hold half a surrogate pair."""
+    if text.isascii():
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def alphabet(config: c.Tokenizer, text: str) -> Sequence[str]:
@@ -282,6 +320,11 @@ class Counts:
     """How often each unit of a text comes: what a vocabulary is made from."""
 
     def __init__(self, config: c.Tokenizer):
+        if config.kind == "imported":
+            raise ConfigError(
+                "tokenizer: kind 'imported' is that of a published model, and is not trained: use "
+                "bpe, or start from the model"
+            )
         pieces = config.size - len(special_names(config)) - (255 if config.kind == "bytes" else 0)
         if pieces < 1:
             least = config.size - pieces + 1
@@ -328,6 +371,8 @@ def _train(config: c.Tokenizer, counts: Counts, alphabet: Counter[str]) -> dict[
         case "unigram":
             model = hf.Tokenizer(models.Unigram())
             trainer = trainers.UnigramTrainer(vocab_size=size, show_progress=False)
+        case "imported":
+            raise AssertionError("a published tokenizer is not trained")
         case _:
             assert_never(config.kind)
     try:
@@ -361,12 +406,14 @@ def _model(config: c.Tokenizer, alphabet: list[str], trained: dict[str, Any]) ->
                 {piece: n for piece, n in trained["vocab"] if letters.issuperset(piece)}
             )
             ranked = sorted(scores.items(), key=lambda pair: (-pair[1], pair[0]))
-            if _trie_nodes(scores) > MAX_TRIE_NODES:
+            if trie_nodes(scores) > MAX_TRIE_NODES:
                 raise ConfigError(
                     f"tokenizer: unigram: {len(scores):,} pieces are more than can be loaded "
                     "again: set a smaller size, or use bpe"
                 )
             return models.Unigram([(name, 0.0) for name in hidden] + ranked, unk_id=_UNK_ID)
+        case "imported":
+            raise AssertionError("a published tokenizer is not trained")
         case _:
             assert_never(config.kind)
 
@@ -468,11 +515,11 @@ def _vet_pieces(config: c.Tokenizer, pieces: Iterable[str]) -> None:
         raise ValueError(f"{where}: a piece has more than {MAX_PIECE_CHARACTERS} characters")
     if config.kind == "bytes" and max(map(max, filter(None, own)), default="") > "\xff":
         raise ValueError(f"{where}: a piece is not made of bytes")
-    if config.kind == "unigram" and _trie_nodes(own) > MAX_TRIE_NODES:
+    if config.kind == "unigram" and trie_nodes(own) > MAX_TRIE_NODES:
         raise ValueError(f"{where}: its pieces take more than {MAX_TRIE_NODES:,} nodes of a tree")
 
 
-def _trie_nodes(pieces: Iterable[str]) -> int:
+def trie_nodes(pieces: Iterable[str]) -> int:
     """How many nodes the tree of these pieces has, with a node for each byte, as HF's has."""
     nodes, before = 0, b""
     for piece in sorted(piece.encode() for piece in pieces):
