@@ -24,6 +24,7 @@ from saccade.models.networks import (
 from saccade.nn import attention, bodies, distributions, horizon, positions, stems
 from saccade.nn.convolution import GatedConvolution
 from saccade.nn.dropout import WordDropout
+from saccade.nn.lora import AdaptedLinear, adapt
 from saccade.nn.products import Linear
 from saccade.nn.recurrent import Recurrent, build_layer
 from saccade.nn.stems import Embedding
@@ -49,7 +50,10 @@ def build(
 def build_meta(config: c.Config, sources: Sequence[Source], target: Target) -> Network:
     """A configuration's network without memory: shapes alone, on the meta device."""
     with torch.device("meta"), NoInit():
-        return build_network(config, sources, target)
+        network = build_network(config, sources, target)
+        if isinstance(start := config.start, c.LowRank):
+            adapt(network, start.products, start.rank, start.alpha, start.dropout)
+    return network
 
 
 class NoInit(TorchFunctionMode):
@@ -260,7 +264,9 @@ def build_body(
             return bodies.RecurrentBody(layers, config.dropout)
         case c.TransformerEncoder():
             parts = build_positions(config), build_blocks(config, None), build_last_norm(config)
-            return bodies.TransformerBody(*parts, config.dropout, build_first_norm(config))
+            body = bodies.TransformerBody(*parts, config.dropout, build_first_norm(config))
+            body.causal = config.causal
+            return body
         case c.Convolution():
             return bodies.ConvolutionBody(
                 build_positions(config),
@@ -491,6 +497,8 @@ def init_weights(network: nn.Module) -> None:
                 nn.init.normal_(module.linear.weight, std=std)
             case distributions.Mixture():
                 module.spread_means()
+            case AdaptedLinear():
+                module.init_adapter()
 
 
 def _init_recurrent(layer: nn.RNNBase) -> None:
