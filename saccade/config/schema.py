@@ -14,6 +14,7 @@ from saccade.config.networks import (
     Encoder,
     Head,
     Horizon,
+    NoBody,
     Output,
     PerWord,
     Pooled,
@@ -23,6 +24,7 @@ from saccade.config.networks import (
     Transformer,
     TransformerEncoder,
 )
+from saccade.config.objectives import Word2Vec
 from saccade.config.readers import NonNegative, Positive, PositiveFloat, Share, Strict
 from saccade.config.start import LowRank, Start
 from saccade.config.tasks import (
@@ -50,9 +52,10 @@ class Train(Strict):
     # padded source + target tokens in a batch (streams x context of a model)
     batch_tokens: Positive = 4096
     accumulate: Positive = 1  # batches to a step
-    optimizer: Literal["adamw", "sgd"] = "adamw"
+    # sparse: word2vec's own, which sums slopes into the rows that were read
+    optimizer: Literal["adamw", "sgd", "sparse"] = "adamw"
     rate: PositiveFloat = 1e-3
-    schedule: Literal["constant", "noam", "cosine", "plateau"] = "cosine"
+    schedule: Literal["constant", "noam", "cosine", "linear", "plateau"] = "cosine"
     warmup: Annotated[int, Field(ge=0)] = 200
     betas: Annotated[tuple[Share, Share], Field(strict=False)] = (0.9, 0.98)
     momentum: Share = 0.9  # of sgd
@@ -131,8 +134,30 @@ class Config(Strict):
                 "start: kind 'lora' is for the linear layers of a Transformer, and this network "
                 "has none: use frozen, gradual or whole"
             )
+        if self.start is not None and self.data.vectors:
+            raise ValueError("data: vectors: a network that has a [start] has its own: remove it")
         if isinstance(self.task, Pretrain):
             self._fits_objective(self.task)
+        if isinstance(self.task, Pretrain) and isinstance(self.task.objective, Word2Vec):
+            if not isinstance(self.encoder, NoBody):
+                raise ValueError(
+                    f"encoder: the objective '{self.task.objective.kind}' learns a vector for each "
+                    "word and nothing else: set kind = 'none', and dim"
+                )
+            fixed = {"optimizer": "sparse", "processes": 1, "accumulate": 1, "average": 0.0}
+            fixed |= {"clip": 0.0, "weight_decay": 0.0, "word_dropout": 0.0}
+            for key, value in fixed.items():
+                if getattr(self.train, key) != value:
+                    raise ValueError(
+                        f"train: {key}: the objective '{self.task.objective.kind}' needs "
+                        f"{key} = {value!r}"
+                    )
+            if self.train.precision not in ("auto", "fp32"):
+                raise ValueError("train: precision: word vectors are trained in 'fp32'")
+        elif self.train.optimizer == "sparse":
+            raise ValueError(
+                "train: optimizer 'sparse' is for the objectives 'skipgram' and 'cbow': use 'sgd'"
+            )
         if self.train.scheduled_sampling and self.task.kind != "translate":
             raise ValueError("train: scheduled_sampling is for the task 'translate' alone")
         for key in ("ctc", "bag"):

@@ -21,6 +21,7 @@ from saccade.models.networks import (
     Tagger,
     TokenPredictor,
 )
+from saccade.models.vectors import WordVectors
 from saccade.nn import attention, bodies, distributions, horizon, positions, stems
 from saccade.nn.convolution import GatedConvolution
 from saccade.nn.dropout import WordDropout
@@ -91,6 +92,9 @@ def build_network(config: c.Config, sources: Sequence[Source], target: Target) -
             return build_generator(config, encoder, target)
         case c.Pretrain():
             assert isinstance(target, Inventory)
+            if isinstance(objective := config.task.objective, c.Word2Vec):
+                assert isinstance(encoder, encoders.Encoder)
+                return WordVectors(encoder, isinstance(objective, c.Cbow), objective.negatives)
             if not isinstance(config.head, c.PerToken):
                 return build_generator(config, encoder, target)
             assert isinstance(encoder, encoders.Encoder)
@@ -499,6 +503,8 @@ def init_weights(network: nn.Module) -> None:
                 module.spread_means()
             case AdaptedLinear():
                 module.init_adapter()
+            case WordVectors():
+                module.reset_parameters()
 
 
 def _init_recurrent(layer: nn.RNNBase) -> None:

@@ -18,6 +18,7 @@ from saccade.models.decoders import Decoder, Inputs, RecurrentDecoder
 from saccade.models.encoders import AnyEncoder, Encoder
 from saccade.models.forecaster import AnyForecaster
 from saccade.models.heads import BagOfWords, Monotone, PerToken, PerWord, Pooled
+from saccade.models.vectors import WordVectors
 from saccade.nn.distributions import Distribution
 from saccade.nn.dropout import uniform
 from saccade.nn.loss import Loss, label_loss
@@ -225,7 +226,7 @@ class Regressor(nn.Module):
         return self.distribution.loss(gold.real(raw), gold.real(gold.values)), None
 
 
-Network = Generator | Classifier | Tagger | TokenPredictor | Regressor | AnyForecaster
+Network = Generator | Classifier | Tagger | TokenPredictor | WordVectors | Regressor | AnyForecaster
 
 
 def shifted(target: Padded) -> tuple[Inputs, Padded]:

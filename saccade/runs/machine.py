@@ -78,7 +78,7 @@ def memory_of(device: torch.device) -> int | None:
 def require_memory(network: nn.Module, train: c.Train, device: torch.device) -> None:
     """ConfigError if the memory does not hold a network in training; it may have none yet."""
     count = sum(parameter.numel() for parameter in network.parameters())
-    moments = {"adamw": 2, "sgd": 1}[train.optimizer]
+    moments = {"adamw": 2, "sgd": 1, "sparse": 0}[train.optimizer]
     copies = 2 + moments + bool(train.average)  # the weights, their gradients, ...
     needed, memory = 4 * count * copies, memory_of(device)
     if memory is not None and needed > memory:
