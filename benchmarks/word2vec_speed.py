@@ -6,7 +6,8 @@ TEXT has a sentence on each line, words between blanks. Both learn vectors of 10
 window of 5, 5 negatives, subsampling at 0.001 and words that come 5 times, with as many threads,
 from the same text, for one epoch of it in each round. What is counted is all words of the text,
 known or not, by the seconds of training alone: reading, vocabularies and evaluation are left out
-for both, but not our checkpoint at the end. gensim is in .venv-peers (`make bench-word2vec` makes it).
+for both, but not our checkpoint at the end. gensim is in .venv-peers, which `make bench-word2vec`
+makes.
 """
 
 import argparse

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal, NamedTuple, Self
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from saccade.config.readers import Positive, PositiveFloat, Share, Strict
 
@@ -34,12 +34,16 @@ class RecurrentEncoder(Recurrent):
 
 
 class RecurrentDecoder(Recurrent):
+    model_config = ConfigDict(serialize_by_alias=True)
+
     attention: Literal[
         "off", "parameter_free", "dot", "scaled_dot", "general", "concat", "additive"
     ] = "additive"
     # where the context enters: Bahdanau 2015, or Luong 2015
     context: Literal["cell", "output"] = "cell"
     tied: bool = True  # the output layer is the embedding table
+    # tokens of the source may be copied (See et al. 2017); BaseModel has a `copy` of its own
+    copies: bool = Field(default=False, alias="copy")
 
     @model_validator(mode="after")
     def enters(self) -> Self:
@@ -111,7 +115,11 @@ class TransformerEncoder(Transformer):
 
 
 class TransformerDecoder(Transformer):
+    model_config = ConfigDict(serialize_by_alias=True)
+
     tied: bool = True  # the output layer is the embedding table
+    # tokens of the source may be copied (See et al. 2017); BaseModel has a `copy` of its own
+    copies: bool = Field(default=False, alias="copy")
     output_bias: bool = True
 
 

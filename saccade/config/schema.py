@@ -158,6 +158,17 @@ class Config(Strict):
             raise ValueError(
                 "train: optimizer 'sparse' is for the objectives 'skipgram' and 'cbow': use 'sgd'"
             )
+        if self.decoder is not None and self.decoder.copies:
+            if not isinstance(self.task, Translate) or not self.task.joint:
+                raise ValueError(
+                    "decoder: copy: source and target need one vocabulary: use the task "
+                    "'translate' with task.joint = true, or remove it"
+                )
+            if self.task.target.kind == "word":
+                raise ValueError(
+                    "decoder: copy: a word that is not in the vocabulary is <unk>, and cannot be "
+                    "copied: set task.source.kind and task.target.kind to 'bpe' (or 'char')"
+                )
         if self.train.scheduled_sampling and self.task.kind != "translate":
             raise ValueError("train: scheduled_sampling is for the task 'translate' alone")
         for key in ("ctc", "bag"):

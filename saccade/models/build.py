@@ -26,6 +26,7 @@ from saccade.nn import attention, bodies, distributions, horizon, positions, ste
 from saccade.nn.convolution import GatedConvolution
 from saccade.nn.dropout import WordDropout
 from saccade.nn.lora import AdaptedLinear, adapt
+from saccade.nn.pointer import Pointer
 from saccade.nn.products import Linear
 from saccade.nn.recurrent import Recurrent, build_layer
 from saccade.nn.stems import Embedding
@@ -144,6 +145,9 @@ def build_generator(
     memory_dim = None if encoder is None else encoder.dim
     ends = token_ends(config.decoder, target, config.train.word_dropout)
     decoder = build_decoder(config.decoder, ends, memory_dim)
+    if config.decoder.copies:
+        assert memory_dim is not None
+        decoder.pointer = Pointer(decoder.dim, memory_dim)
     shared = isinstance(config.task, c.Pretrain) and encoder is not None
     if shared or (isinstance(config.task, c.Translate) and config.task.joint):
         assert isinstance(encoder, encoders.Encoder)

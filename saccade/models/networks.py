@@ -95,7 +95,10 @@ class Generator(nn.Module):
 
     def encode(self, sources: Sequence[Padded]) -> Memory | None:
         """The memory of the sources; None of none."""
-        return None if self.encoder is None else self.encoder(*sources)
+        if self.encoder is None:
+            return None
+        memory: Memory = self.encoder(*sources)
+        return memory if self.decoder.pointer is None else memory._replace(tokens=sources[0].values)
 
 
 class Labeller(nn.Module):
