@@ -163,6 +163,9 @@ def predict(
     details: Annotated[
         bool, typer.Option("--details", help="With --json: tokens, alternatives, the beam's tree.")
     ] = False,
+    fill: Annotated[
+        str, typer.Option(help="One text, with <mask> in place of what is missing.")
+    ] = "",
     quantiles: Annotated[
         str, typer.Option(help="Of a forecast, as in --quantiles 0.1,0.5,0.9.")
     ] = "",
@@ -204,6 +207,9 @@ def predict(
     alone = file is not None and model.is_input(file)
     if alone:  # not a list of inputs
         inputs = [str(file)]
+    if fill:
+        model.require_fill(file)
+        inputs, name, alone = [fill], "--fill", True
     if stream:
         lone = nbest == 1 and (width or 1) == 1 and not (prefix or prefixes or others or as_json)
         if not lone or int8 or engine == "ctranslate2":

@@ -120,7 +120,7 @@ def pack(starts: Array, context: int) -> Array:
 class Pretraining(PlainText):
     """What all objectives share that read rows: batches, and how well their targets are said."""
 
-    fills = True  # <mask> in an input, as far as it has one
+    fills = True
 
     def __init__(self, config: c.Config, lines: Lines):
         super().__init__(config, lines)
