@@ -82,6 +82,10 @@ def train(
     data: DataOrConfig,
     task: TaskName = None,
     dev: DevFiles = None,
+    from_run: Annotated[
+        Path | None,
+        typer.Option("--from", help="A run to start from: vocabulary and weights."),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="The run's directory.")] = None,
     settings: Settings = None,
 ) -> None:
@@ -89,13 +93,14 @@ def train(
     from saccade.training.stop import Interrupted, Stop
 
     with Stop() as stop:
-        from saccade.setup.choose import survey_and_fill
-        from saccade.training.session import new_folder, save_unprepared, start
+        from saccade.training.session import fill, new_folder, save_unprepared, start
 
         raw, where = _gathered(data, task, dev, settings)
+        if from_run is not None:
+            raw["start"] = {**raw.get("start", {}), "run": str(from_run)}
         try:
             with stop.interruptible():
-                config, reason, seen = survey_and_fill(raw, where)
+                config, reason, seen = fill(raw, where)
         except Interrupted:
             _stopped(save_unprepared(raw, out))
         folder = new_folder(config, out)

@@ -64,6 +64,7 @@ from saccade.config.readers import (
     Vectors,
 )
 from saccade.config.schema import Config, Train
+from saccade.config.start import PRODUCTS, Frozen, Gradual, LowRank, Start, Whole
 from saccade.config.tasks import (
     TABLES,
     TASKS,
@@ -100,6 +101,7 @@ __all__ = [
     "HEADS",
     "MAX_HYPOTHESES",
     "OBJECTIVES",
+    "PRODUCTS",
     "TABLES",
     "TASKS",
     "VECTOR",
@@ -118,13 +120,16 @@ __all__ = [
     "Exact",
     "Forecast",
     "Frame",
+    "Frozen",
     "Gaussian",
+    "Gradual",
     "Head",
     "Hidden",
     "Horizon",
     "Label",
     "LanguageModel",
     "Limits",
+    "LowRank",
     "Masked",
     "Media",
     "Mixture",
@@ -155,6 +160,7 @@ __all__ = [
     "Sound",
     "Source",
     "Spans",
+    "Start",
     "Tag",
     "TargetType",
     "Task",
@@ -166,6 +172,7 @@ __all__ = [
     "Translate",
     "Unilm",
     "Vectors",
+    "Whole",
     "assign",
     "assign_text",
     "change_decode",

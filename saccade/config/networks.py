@@ -105,6 +105,7 @@ class Transformer(Strict):
 
 
 class TransformerEncoder(Transformer):
+    causal: bool = False  # a position sees those before it alone, as in a language model
     # vectors for the first text, the second and so on, where separators part them; 0 is none
     segments: Annotated[int, Field(ge=0, le=1024)] = 0
 

@@ -24,6 +24,7 @@ from saccade.models.networks import (
 from saccade.nn import attention, bodies, distributions, horizon, positions, stems
 from saccade.nn.convolution import GatedConvolution
 from saccade.nn.dropout import WordDropout
+from saccade.nn.lora import AdaptedLinear, adapt
 from saccade.nn.products import Linear
 from saccade.nn.recurrent import Recurrent, build_layer
 from saccade.nn.stems import Embedding
@@ -49,7 +50,10 @@ def build(
 def build_meta(config: c.Config, sources: Sequence[Source], target: Target) -> Network:
     """A configuration's network without memory: shapes alone, on the meta device."""
     with torch.device("meta"), NoInit():
-        return build_network(config, sources, target)
+        network = build_network(config, sources, target)
+        if isinstance(start := config.start, c.LowRank):
+            adapt(network, start.products, start.rank, start.alpha, start.dropout)
+    return network
 
 
 class NoInit(TorchFunctionMode):
@@ -142,7 +146,9 @@ def build_generator(
         assert isinstance(encoder.stem, stems.TextStem)
         assert isinstance(ends.embedding, Embedding)
         encoder.stem.embedding.weight = ends.embedding.weight
-    monotone = None
+    monotone = words = None
+    if config.train.bag and encoder is not None:
+        words = heads.BagOfWords(encoder.dim, target.size)
     if config.train.ctc and encoder is not None:
         monotone = heads.Monotone(encoder.dim, target.size, target.special[0])
     return Generator(
@@ -150,6 +156,8 @@ def build_generator(
         decoder,
         monotone=monotone,
         ctc=config.train.ctc,
+        words=words,
+        bag=config.train.bag,
         label_smoothing=config.train.label_smoothing,
         scheduled_sampling=config.train.scheduled_sampling,
         special=target.special,
@@ -233,9 +241,8 @@ def build_stem(
             return stems.PatchStem(size, reader.grid, dim)
         case c.Picture():
             colours, cell = reader.colours, reader.cell
-            return stems.ResidualStem(
-                colours, reader.grid, cell, dim, reader.channels, reader.blocks
-            )
+            shape = reader.channels, reader.blocks, reader.standardised
+            return stems.ResidualStem(colours, reader.grid, cell, dim, *shape)
         case _:
             assert_never(reader)
 
@@ -257,7 +264,9 @@ def build_body(
             return bodies.RecurrentBody(layers, config.dropout)
         case c.TransformerEncoder():
             parts = build_positions(config), build_blocks(config, None), build_last_norm(config)
-            return bodies.TransformerBody(*parts, config.dropout, build_first_norm(config))
+            body = bodies.TransformerBody(*parts, config.dropout, build_first_norm(config))
+            body.causal = config.causal
+            return body
         case c.Convolution():
             return bodies.ConvolutionBody(
                 build_positions(config),
@@ -488,6 +497,8 @@ def init_weights(network: nn.Module) -> None:
                 nn.init.normal_(module.linear.weight, std=std)
             case distributions.Mixture():
                 module.spread_means()
+            case AdaptedLinear():
+                module.init_adapter()
 
 
 def _init_recurrent(layer: nn.RNNBase) -> None:

@@ -11,7 +11,13 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from saccade.nn.attention import CrossAttention, MemoryHeads, SelfAttention, additive_mask
+from saccade.nn.attention import (
+    CrossAttention,
+    MemoryHeads,
+    SelfAttention,
+    additive_mask,
+    triangle,
+)
 from saccade.nn.cache import KeysValues, KVCache, Past
 from saccade.nn.dropout import Dropout
 from saccade.nn.padded import View
@@ -149,6 +155,8 @@ class Stack(nn.Module):
     `first_norm` is one of the embeddings, as BERT and BART have it.
     """
 
+    causal = False  # whether a position sees those before it alone
+
     def __init__(
         self,
         positions: nn.Module,
@@ -178,12 +186,18 @@ class Stack(nn.Module):
         keep: Bool[Tensor, "B T"] | None = None,
         view: View | None = None,
     ) -> Float[Tensor, "B T D"]:
-        """Every position sees every other in `keep`, as far as a `view` lets it."""
+        """Every position sees every other in `keep`, as far as a `view` lets it.
+
+        In a causal stack it sees of them those before it.
+        """
         mask = additive_mask(keep, x.dtype)
         places = None if view is None else view.places
         if view is not None:
             seen = view.seen if keep is None else view.seen & keep.unsqueeze(1)
             mask = additive_mask(seen, x.dtype)
+        if self.causal:
+            later = triangle(x.size(1), x.size(1), x)[None, None]  # (1, 1, T, T)
+            mask = later if mask is None else mask + later
         if isinstance(self.positions, Relative):
             bias = self.positions.bias(x.size(1), x.size(1), x, places)
             mask = bias if mask is None else mask + bias

@@ -36,6 +36,7 @@ from saccade.errors import CheckpointError, ConfigError, DataError
 from saccade.models.build import allocate
 from saccade.models.forecaster import AnyForecaster
 from saccade.models.networks import Generator, Network
+from saccade.nn.lora import merge
 from saccade.runs import files
 from saccade.runs.folder import read_config
 from saccade.runs.guard import check_ids, fitting_network, own_decode, vetted_export, with_root
@@ -550,6 +551,7 @@ def load(folder: str | os.PathLike[str], device: Device = "auto") -> Run:
     except (RuntimeError, MemoryError) as error:
         raise CheckpointError(f"{folder}: {str(error).partition(chr(10))[0]}") from None
     files.load_weights(folder / "model.safetensors", network)
+    merge(network)
     if device == "auto" and config.decode.int8:  # 8-bit weights are for a CPU
         device = "cpu"
     network.to(choose_device(device)).eval()
