@@ -4,10 +4,13 @@ import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import saccade
 from saccade.errors import ConfigError
+from saccade.inspect.filled import own_attention, restored
+from saccade.inspect.view import inspect
 from saccade.setup.choose import fill_config, gather
 from saccade.setup.prepare import prepare
 from saccade.tasks.pretrain import Fill
@@ -164,3 +167,22 @@ def test_a_run_that_never_filled_in_says_so(tmp_path: Path) -> None:
     run_through(settings("causal", tmp_path, steps=2), tmp_path / "run")
     with pytest.raises(ConfigError, match="'causal' has not learned to fill in <mask>"):
         saccade.load(tmp_path / "run").require_fill()
+
+
+@pytest.mark.parametrize("kind", ["masked", "permuted", "spans"])
+def test_what_a_filling_attends_to_is_drawn(kind: str, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    run_through(settings(kind, tmp_path, steps=2), tmp_path / "run")
+    run = saccade.load(tmp_path / "run")
+    drawn = inspect(run, "w1 w2 <mask> w4", tmp_path / "picture.png", layer=0)
+    assert drawn == run.predict("w1 w2 <mask> w4").text
+    assert (tmp_path / "picture.png").stat().st_size > 1000
+    if kind == "spans":
+        alignment = restored(run.task, run.network, "w1 w2 <mask> w4")[1]
+        assert alignment.source == ["w1", "w2", "<0>", "w4", "<eos>"]
+    else:
+        alignment = own_attention(run.task, run.network, "w1 w2 <mask> w4")
+        begin = ["<bos>"] if kind == "masked" else []  # of a pair
+        assert alignment.source[: len(begin) + 4] == [*begin, "w1", "w2", "<mask>", "w4"]
+    for weights in alignment.maps.values():
+        assert weights.sum(-1) == pytest.approx(np.ones(len(weights)), abs=1e-4)
