@@ -14,7 +14,10 @@ from saccade.tasks.task import Task
 from saccade.text.tokenizers import Tokenizer
 
 # Of a part's table, what may be other than in the run: the rest would make other use of weights.
-FREE = ("dropout", "attention_dropout", "num_layers", "causal", "attention", "context", "tied")
+FREE = (
+    *("dropout", "attention_dropout", "num_layers", "causal", "attention", "context", "tied"),
+    "mix",
+)
 RATE_OF_256 = 3e-4  # for a network that wide; BERT's 5e-5 is for one of 768
 NEW_RATE = 1e-3  # where only what is new learns, or adapters
 
@@ -55,7 +58,8 @@ def start_defaults(
         raise ConfigError(f"{where}: size: the network's shape is that of {run}: leave it out")
     chosen = {name: dict(table) for name, table in chosen.items()}
     for part, origin in found.items():
-        table = _table(pretrained, origin, part, alone="encoder" not in parts)
+        alone, again = "encoder" not in parts, kind == "pretrain"
+        table = _table(pretrained, origin, part, alone, again)
         _refuse_others(raw.get(part, {}), table, part, run, where)
         chosen[part] = table
     if "head" in parts and isinstance(pretrained.head, c.PerToken) and kind == "pretrain":
@@ -75,10 +79,12 @@ def start_defaults(
     return chosen
 
 
-def _table(pretrained: c.Config, origin: str, part: str, alone: bool) -> dict[str, Any]:
+def _table(
+    pretrained: c.Config, origin: str, part: str, alone: bool, again: bool
+) -> dict[str, Any]:
     """The settings of a part of a run, as those of a part of the new network.
 
-    A decoder is `alone` where the new network has no encoder.
+    A decoder is `alone` where the new network has no encoder; `again` it is pre-trained.
     """
     settings = getattr(pretrained, origin)
     table: dict[str, Any] = settings.model_dump(mode="json", exclude_none=True)
@@ -87,6 +93,8 @@ def _table(pretrained: c.Config, origin: str, part: str, alone: bool) -> dict[st
         model = c.TransformerEncoder if transformer else c.RecurrentEncoder
         table = {key: value for key, value in table.items() if key in model.model_fields}
         return table | ({"causal": True} if transformer else {"bidirectional": False})
+    if isinstance(settings, c.RecurrentEncoder) and settings.separate:
+        table["mix"] = not again and settings.num_layers > 1
     if isinstance(settings, c.RecurrentDecoder):
         if alone:  # there is nothing to attend to
             table |= {"attention": "off", "context": "cell"}
