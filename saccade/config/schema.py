@@ -66,6 +66,8 @@ class Train(Strict):
     scheduled_sampling: Share = 0.0
     # the weight of a CTC loss of the encoder beside the decoder's: for sound
     ctc: Share = 0.0
+    # the weight of what the encoder alone says of a target's words, in no order: for pictures
+    bag: Share = 0.0
 
     # decay of the moving average of weights; 0 is off
     average: Annotated[float, Field(ge=0, lt=1)] = 0.0
@@ -135,8 +137,9 @@ class Config(Strict):
             self._fits_objective(self.task)
         if self.train.scheduled_sampling and self.task.kind != "translate":
             raise ValueError("train: scheduled_sampling is for the task 'translate' alone")
-        if self.train.ctc and self.task.kind != "translate":
-            raise ValueError("train: ctc is for the task 'translate' alone")
+        for key in ("ctc", "bag"):
+            if getattr(self.train, key) and self.task.kind != "translate":
+                raise ValueError(f"train: {key} is for the task 'translate' alone")
         if self.decode.ctc and not self.train.ctc:
             raise ValueError("decode: ctc is for a network that has CTC: set train.ctc, too")
         pooled = self.head.pool if isinstance(self.head, Pooled | Horizon) else ""

@@ -151,7 +151,9 @@ def build_generator(
         assert isinstance(encoder.stem, stems.TextStem)
         assert isinstance(ends.embedding, Embedding)
         encoder.stem.embedding.weight = ends.embedding.weight
-    monotone = None
+    monotone = words = None
+    if config.train.bag and encoder is not None:
+        words = heads.BagOfWords(encoder.dim, target.size)
     if config.train.ctc and encoder is not None:
         monotone = heads.Monotone(encoder.dim, target.size, target.special[0])
     return Generator(
@@ -159,6 +161,8 @@ def build_generator(
         decoder,
         monotone=monotone,
         ctc=config.train.ctc,
+        words=words,
+        bag=config.train.bag,
         label_smoothing=config.train.label_smoothing,
         scheduled_sampling=config.train.scheduled_sampling,
         special=target.special,
@@ -242,9 +246,8 @@ def build_stem(
             return stems.PatchStem(size, reader.grid, dim)
         case c.Picture():
             colours, cell = reader.colours, reader.cell
-            return stems.ResidualStem(
-                colours, reader.grid, cell, dim, reader.channels, reader.blocks
-            )
+            shape = reader.channels, reader.blocks, reader.standardised
+            return stems.ResidualStem(colours, reader.grid, cell, dim, *shape)
         case _:
             assert_never(reader)
 

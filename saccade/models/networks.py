@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from saccade.models.decoders import Decoder, Inputs, RecurrentDecoder
 from saccade.models.encoders import AnyEncoder, Encoder
 from saccade.models.forecaster import AnyForecaster
-from saccade.models.heads import Monotone, PerToken, PerWord, Pooled
+from saccade.models.heads import BagOfWords, Monotone, PerToken, PerWord, Pooled
 from saccade.nn.distributions import Distribution
 from saccade.nn.dropout import uniform
 from saccade.nn.loss import Loss, label_loss
@@ -49,6 +49,8 @@ class Generator(nn.Module):
         special: Sequence[int] = (),
         monotone: Monotone | None = None,
         ctc: float = 0.0,
+        words: BagOfWords | None = None,
+        bag: float = 0.0,
     ):
         super().__init__()
         self.encoder = encoder
@@ -57,6 +59,7 @@ class Generator(nn.Module):
         self.scheduled_sampling = scheduled_sampling
         self.special = tuple(special)  # ids of the target that are no words
         self.monotone, self.ctc = monotone, ctc  # a second loss, and its weight
+        self.words, self.bag = words, bag  # another
 
     @property
     def carries(self) -> bool:
@@ -79,6 +82,9 @@ class Generator(nn.Module):
         if self.training and self.monotone is not None and memory is not None:
             aligned = self.monotone.loss(self.monotone(memory), memory.keep, batch.target)
             loss = replace(loss, sum=(1.0 - self.ctc) * loss.sum + self.ctc * aligned)
+        if self.training and self.words is not None and memory is not None:
+            unordered = self.words(memory, batch.target)
+            loss = replace(loss, sum=(1.0 - self.bag) * loss.sum + self.bag * unordered)
         # Truncated back-propagation: values go on, gradients stop.
         return loss, detach(state) if self.carries else None
 

@@ -11,8 +11,8 @@ CHARACTERS_PER_TOKEN = 4  # about, of pieces of words
 
 def pretrain_defaults(task: dict[str, Any], seen: Survey) -> dict[str, Any]:
     """Good settings for an objective on a text of this size: minutes on a CPU for a small one."""
-    objective, characters = task.get("objective", {}), seen.characters
-    kind = objective.get("kind", "masked")
+    objective, own = _table(task, "objective"), _table(task, "tokenizer")
+    kind, characters = objective.get("kind", "masked"), seen.characters
     size = int(min(16_000, max(300, 4 * sqrt(characters)))) // 100 * 100
     small, large = characters < 1_000_000, characters > 50_000_000
     dim, layers = (128, 2) if small else (512, 6) if large else (256, 4)
@@ -41,9 +41,9 @@ def pretrain_defaults(task: dict[str, Any], seen: Survey) -> dict[str, Any]:
         parts["encoder"]["segments"] = 2
     tokens = characters // CHARACTERS_PER_TOKEN
     context = 64 if small else 128
-    cut = task.get("tokenizer", {}).get("kind", "bpe")  # whatever it is, the marks are needed
+    cut = own.get("kind", "bpe")  # whatever it is, the marks are needed
     pieces = {"kind": cut, "size": {"char": 5000, "word": 30_000}.get(cut, size)}
-    pieces |= {"mask": True} if c.OBJECTIVES[kind].needs_mask else {}
+    pieces |= {"mask": True} if c.OBJECTIVES.get(kind, c.Masked).needs_mask else {}
     pieces |= {"sentinels": 32} if kind == "spans" else {}
     return parts | {
         "task": {"tokenizer": pieces, "context": context},
@@ -55,3 +55,9 @@ def pretrain_defaults(task: dict[str, Any], seen: Survey) -> dict[str, Any]:
             "epochs": int(min(100, max(2, round(20_000 / sqrt(max(tokens, 1)))))),
         },
     }
+
+
+def _table(task: dict[str, Any], key: str) -> dict[str, Any]:
+    """What a user wrote of a table; nothing where it is none, which is refused later."""
+    found = task.get(key, {})
+    return found if isinstance(found, dict) else {}
