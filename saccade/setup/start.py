@@ -18,7 +18,8 @@ FREE = (
     *("dropout", "attention_dropout", "num_layers", "causal", "attention", "context", "tied"),
     "mix",
 )
-RATE_OF_256 = 3e-4  # for a network that wide; BERT's 5e-5 is for one of 768
+RATE_OF_256 = 3e-4  # of a Transformer that wide; BERT's 5e-5 is for one of 768
+RATE_SHARE = 0.4  # of the rate that a recurrent network was trained at
 NEW_RATE = 1e-3  # where only what is new learns, or adapters
 
 
@@ -75,7 +76,7 @@ def start_defaults(
             f"{where}: task.vocabulary: the vocabulary is that of {run}: leave one of them out"
         )
     _shorten(chosen, kind, pretrained, found)
-    chosen["train"] |= _training(raw["start"].get("kind"), chosen, found, examples)
+    chosen["train"] |= _training(raw["start"].get("kind"), chosen, found, pretrained, examples)
     return chosen
 
 
@@ -184,17 +185,25 @@ def _shorten(
 
 
 def _training(
-    how: str | None, chosen: Mapping[str, Any], found: Mapping[str, str], examples: int
+    how: str | None,
+    chosen: Mapping[str, Any],
+    found: Mapping[str, str],
+    pretrained: c.Config,
+    examples: int,
 ) -> dict[str, Any]:
     """A lower rate than from nothing, and fewer epochs: what is learned already is soon lost.
 
     What is new begins with nothing, and may learn faster.
     """
-    width = min(chosen[part]["dim"] for part in found)
-    rate = NEW_RATE if how in ("frozen", "lora") else RATE_OF_256 * (256 / width) ** 1.5
-    most = chosen["train"].get("epochs", 20)
-    epochs = int(max(3, min(20, most, round(300 / max(examples, 1) ** 0.5))))
-    return {"rate": min(float(f"{rate:.1e}"), chosen["train"]["rate"]), "epochs": epochs}
+    widths = [chosen[part]["dim"] for part in found if chosen[part]["kind"] == "transformer"]
+    rate = RATE_SHARE * pretrained.train.rate
+    if widths:
+        rate = min(RATE_OF_256 * (256 / min(widths)) ** 1.5, chosen["train"]["rate"])
+    if how in ("frozen", "lora"):
+        rate = NEW_RATE
+    most = chosen["train"].get("epochs", 30)
+    epochs = int(max(3, min(30, most, round(600 / max(examples, 1) ** 0.5))))
+    return {"rate": float(f"{rate:.1e}"), "epochs": epochs}
 
 
 # --- vocabularies ---------------------------------------------------------------------------------
