@@ -207,8 +207,16 @@ class Fill(Pretraining):
         """The ids of a text in which <mask> stands for a token."""
         mask = self.tokenizer.specials.mask
         assert mask is not None
-        first, *others = self.tokenizer.encode(text.split(MASK))
-        return [*first, *(i for part in others for i in (mask, *part)), self.tokenizer.specials.eos]
+        before, _, after, *_ = self.tokenizer.frame
+        first, *others = self.tokenizer.encode(self.parts(text))
+        return [*before, *first, *(i for part in others for i in (mask, *part)), *after]
+
+    def parts(self, text: str) -> list[str]:
+        """What stands between the masks; a published model's pieces begin with their blank."""
+        parts = text.split(MASK)
+        if self.tokenizer.config.kind != "imported":
+            return parts
+        return [*(part.rstrip(" ") for part in parts[:-1]), parts[-1]]
 
     def problem(self, row: Sequence[int]) -> str:
         """Why a row of ids cannot be filled; nothing if it can."""
@@ -260,6 +268,8 @@ class Fill(Pretraining):
         """The text with these tokens in place of its masks."""
         first, *others = text.split(MASK)
         pieces = self.tokenizer.decode([[token] for token in tokens])
+        if self.tokenizer.config.kind == "imported":
+            pieces = [piece.strip(" ") for piece in pieces]
         return first + "".join(a + b for a, b in zip(pieces, others, strict=True))
 
     def score(
