@@ -6,8 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
+from torch import Tensor
 
+from saccade.config import parse
+from saccade.models.build import build_meta
+from saccade.models.pretrained import published
 from saccade.text import published as older
+from saccade.text.vocab import Inventory
 
 LETTERS = "abcdefghijklmnop"
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
@@ -39,7 +45,6 @@ T5: dict[str, Any] = {
     "num_heads": 4,
     "d_ff": 24,
     "num_layers": 2,
-    "num_decoder_layers": 3,
     "relative_attention_num_buckets": 8,
     "relative_attention_max_distance": 12,
     "decoder_start_token_id": 0,
@@ -96,6 +101,34 @@ def vocabulary(folder: Path, kind: str) -> int:
             return len(pieces)
 
 
+def write(folder: Path, raw: dict[str, Any], shards: int = 1) -> dict[str, Tensor]:
+    """A folder of random tensors that a config.json describes, without `transformers`; they."""
+    folder.mkdir(parents=True, exist_ok=True)
+    raw = raw | {"vocab_size": raw.get("vocab_size", vocabulary(folder, raw["model_type"]))}
+    (folder / "config.json").write_text(json.dumps(raw))
+    made = published(raw, "config.json")
+    task = {"kind": made.kind} | ({"context": 8} if made.kind == "language" else {})
+    config = parse({"task": task, "data": {"max_len": 8}, **made.tables}, "test")
+    network = build_meta(config, [Inventory(made.rows, (0, 1, 2, 3, 4))], Inventory(made.rows))
+    numbers = torch.Generator().manual_seed(1)
+    shapes = {name: p.shape for name, p in network.named_parameters()}
+    tensors: dict[str, Tensor] = {}
+    for rule in made.weights:
+        own = torch.randn(shapes[rule.ours], generator=numbers) * 0.3
+        parts = [part.contiguous().clone() for part in rule.layout.split(own)]
+        tensors |= dict(zip(rule.theirs, parts, strict=True))
+    names = list(tensors)
+    table = {}
+    for i in range(shards):
+        file = f"model-{i + 1:05}-of-{shards:05}.safetensors" if shards > 1 else "model.safetensors"
+        some = names[i * len(names) // shards : (i + 1) * len(names) // shards]
+        save_file({name: tensors[name] for name in some}, folder / file)
+        table |= dict.fromkeys(some, file)
+    if shards > 1:
+        (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": table}))
+    return tensors
+
+
 def make(folder: Path, kind: str, name: str, **settings: Any) -> Any:
     """A network of `transformers` with random weights, saved in a folder with its vocabulary."""
     import transformers
@@ -121,10 +154,10 @@ def make(folder: Path, kind: str, name: str, **settings: Any) -> Any:
     torch.manual_seed(3)
     model = getattr(transformers, name)(config)
     with torch.no_grad():
-        for parameter in model.parameters():
+        for parameter in (p for p in model.parameters() if p.requires_grad):
             parameter.add_(0.3 * torch.randn_like(parameter))
-        for buffer in ("final_logits_bias",):
-            if hasattr(model, buffer):
-                getattr(model, buffer).add_(0.3 * torch.randn_like(getattr(model, buffer)))
+        if hasattr(model, "final_logits_bias"):
+            model.final_logits_bias.add_(0.3 * torch.randn_like(model.final_logits_bias))
+            model.final_logits_bias[:, config.eos_token_id] += 2.0  # so that most texts end
     model.eval().save_pretrained(folder)
     return model

@@ -227,8 +227,8 @@ def hugging_face(folder: Path) -> Converted:
     """A folder with config.json, safetensors, and tokenizer.json or older vocabularies."""
     where = str(folder / "config.json")
     raw = _json(folder / "config.json")
-    made = published(raw, where)
     shards = Shards(folder)
+    made = published(raw, where, shards.entries)
     source, target = tokenizers_of(folder, made, Values(raw, where))
     task = task_of(made, raw, folder, source, target)
     try:
