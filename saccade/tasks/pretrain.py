@@ -246,11 +246,19 @@ class Pretraining(PlainText):
 
     def read_masks(self, text: str, marks: Iterable[int]) -> list[int]:
         """The ids of a text, with a mark in place of every <mask>, and one at its end."""
-        first, *others = self.tokenizer.encode(text.split(MASK))
-        read = list(first)
+        before, _, after, *_ = self.tokenizer.frame
+        first, *others = self.tokenizer.encode(self.between_masks(text))
+        read = [*before, *first]
         for mark, ids in zip(marks, others, strict=False):
             read += [mark, *ids]
-        return [*read, self.tokenizer.specials.eos]
+        return [*read, *after]
+
+    def between_masks(self, text: str) -> list[str]:
+        """What stands between the masks; a published model's pieces begin with their blank."""
+        parts = text.split(MASK)
+        if self.tokenizer.config.kind != "imported":
+            return parts
+        return [*(part.rstrip(" ") for part in parts[:-1]), parts[-1]]
 
 
 class Judged(NamedTuple):
@@ -386,6 +394,8 @@ class Fill(Pretraining):
         """The text with these tokens in place of its masks."""
         first, *others = text.split(MASK)
         pieces = self.tokenizer.decode([[token] for token in tokens])
+        if self.tokenizer.config.kind == "imported":
+            pieces = [piece.strip(" ") for piece in pieces]
         return first + "".join(a + b for a, b in zip(pieces, others, strict=True))
 
     def score(
