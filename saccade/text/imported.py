@@ -112,7 +112,7 @@ class Imported(Tokenizer):
             raise ValueError("imported: a special id is no whole number")
         frame = Frame(**{name: tuple(ids) for name, ids in own["frame"].items()})
         try:
-            specials = Specials(*marks, sentinels=tuple(sentinels))
+            specials = Specials._make([*marks, tuple(sentinels)])
             return cls(config, content["tokenizer"], specials, frame, own["dropped"])
         except BaseException as error:
             raise _plain(error) from None
