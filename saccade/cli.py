@@ -404,6 +404,17 @@ def inspect(
     say(f"drawn to {out}")
 
 
+@app.command("import")
+def import_(
+    path: Annotated[Path, typer.Argument(help="A folder in the Hugging Face layout.")],
+    out: Annotated[Path, typer.Option(help="The run's directory.")],
+) -> None:
+    """A run of a published model: BERT, RoBERTa, DistilBERT, GPT-2, Llama, T5, BART, Marian."""
+    from saccade.runs.importing import import_run
+
+    import_run(path, out, say)
+
+
 @app.command()
 def export(
     run: RunFolder,

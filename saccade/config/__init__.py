@@ -44,6 +44,7 @@ from saccade.config.networks import (
 )
 from saccade.config.objectives import (
     OBJECTIVES,
+    Bidirectional,
     Causal,
     Denoising,
     Hidden,
@@ -106,6 +107,7 @@ __all__ = [
     "TASKS",
     "VECTOR",
     "Beam",
+    "Bidirectional",
     "Causal",
     "Classify",
     "Column",

@@ -26,6 +26,14 @@ def pretrain_defaults(task: dict[str, Any], seen: Survey) -> dict[str, Any]:
         "activation": "gelu",
         "positions": "relative" if kind == "spans" else "rotary",
     }
+    if kind == "bidirectional":  # recurrent, and each direction by itself
+        body = {
+            "kind": "recurrent",
+            "dim": 2 * dim,
+            "num_layers": 2,
+            "dropout": 0.1,
+            "separate": True,
+        }
     parts: dict[str, Any] = {
         part: {"kind": "per_token"} if part == "head" else dict(body) for part in c.parts_of(task)
     }

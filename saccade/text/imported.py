@@ -162,11 +162,12 @@ def imported(
     `line` those before the first token of a language model.
     """
     try:
-        content = {key: value for key, value in content.items() if key in PARTS}
+        parts: dict[str, Any] = {"version": "1.0"} | {key: content.get(key) for key in PARTS}
+        content = parts | {"added_tokens": parts["added_tokens"] or []}
         vetted(content, rows)
         frame = _frame(content, specials)
         frame = frame._replace(start=tuple(start) or (specials.bos,), line=tuple(line))
-        config = c.Tokenizer(kind="imported", size=rows)
+        config = c.Tokenizer(kind="imported", size=rows, mask=specials.mask is not None)
         dropped = [one["id"] for one in content.get("added_tokens") or () if one.get("special")]
         return Imported(config, content, specials, frame, dropped)
     except BaseException as error:  # HF raises no narrower class
@@ -176,7 +177,7 @@ def imported(
 
 
 PARTS = (
-    *("version", "added_tokens", "normalizer", "pre_tokenizer"),
+    *("added_tokens", "normalizer", "pre_tokenizer"),
     *("post_processor", "decoder", "model"),
 )
 
