@@ -24,7 +24,7 @@ from saccade.data.batches import Batch
 from saccade.data.corpora import Array, Column, Corpus
 from saccade.data.fields import Lines
 from saccade.data.lines import Example
-from saccade.errors import ConfigError
+from saccade.errors import ConfigError, DataError
 from saccade.models.build import build_meta
 from saccade.models.networks import Generator, Network, TokenPredictor, TwoWays, shifted
 from saccade.nn.loss import label_loss
@@ -217,7 +217,9 @@ class Pretraining(PlainText):
             sums = {name: sums.get(name, 0.0) + value for name, value in found.sums.items()}
             count, pairs = count + found.targets, pairs + batch.count
             yield done / len(batches)
-        means = {name: value / max(count, 1) for name, value in sums.items()}
+        if not count:
+            raise DataError("nothing to measure on: the vocabulary has no token of this text")
+        means = {name: value / count for name, value in sums.items()}
         perplexity = exp(min(means["loss"], 100.0))
         scores = {"loss": means["loss"], "perplexity": perplexity, "accuracy": means["accuracy"]}
         if self.paired:
