@@ -418,16 +418,14 @@ def import_(
 @app.command()
 def export(
     run: RunFolder,
-    to: Annotated[str, typer.Option(help="The format: ctranslate2.")],
+    to: Annotated[str, typer.Option(help="The format: ctranslate2, huggingface or onnx.")],
     out: Annotated[Path | None, typer.Option(help="The folder; else inside the run.")] = None,
 ) -> None:
     """Write the model for another engine. Inside the run, `predict` finds it."""
-    from saccade.errors import ConfigError
+    from saccade.runs.exporting import export_run
     from saccade.runs.run import load
 
-    if to != "ctranslate2":
-        raise ConfigError(f"--to {to}: no such format; there is ctranslate2")
-    say(f"exported to {load(run).export(out)}")
+    say(f"exported to {export_run(load(run, 'cpu'), to, out)}")
 
 
 @app.command()

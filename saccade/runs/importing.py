@@ -436,7 +436,7 @@ def _contents(folder: Path, made: Published) -> Iterator[tuple[Path, dict[str, A
                 yield folder / name, older.unigram(model, "<unk>", "</s>", ids)
             return
         for name in ("spiece.model", "tokenizer.model"):
-            if kind in ("t5", "llama") and has(name):
+            if kind in ("t5", "llama", "pegasus") and has(name):
                 found = older.sentencepiece(_small_bytes(folder / name))
                 if found.kind == older.BPE:
                     yield folder / name, older.scored_bpe(found.pieces, found.dummy_prefix)
