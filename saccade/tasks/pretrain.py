@@ -161,8 +161,8 @@ class Pretraining(PlainText):
                 return spans(row, draws, objective, ids)
             case c.Denoising():
                 return denoising(row, draws, objective, ids)
-            case c.Causal():
-                raise AssertionError("a language model reads a stream")
+            case c.Causal() | c.SkipGram() | c.Cbow():
+                raise AssertionError("a language model reads a stream, word2vec a neighbourhood")
             case _:
                 assert_never(objective)
 
