@@ -44,6 +44,7 @@ from saccade.config.networks import (
 )
 from saccade.config.objectives import (
     OBJECTIVES,
+    Bidirectional,
     Causal,
     Cbow,
     Denoising,
@@ -109,6 +110,7 @@ __all__ = [
     "TASKS",
     "VECTOR",
     "Beam",
+    "Bidirectional",
     "Causal",
     "Cbow",
     "Classify",

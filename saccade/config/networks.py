@@ -23,9 +23,16 @@ class Recurrent(Strict):
 
 class RecurrentEncoder(Recurrent):
     bidirectional: bool = True  # each direction has half the width
+    # each direction has layers of its own, which never see the other's, as in ELMo
+    separate: bool = False
+    mix: bool = False  # the memory is a learned mix of the embeddings and all layers, as in ELMo
 
     @model_validator(mode="after")
     def halves(self) -> Self:
+        if self.separate and not self.bidirectional:
+            raise ValueError("separate: there is one direction: set bidirectional = true")
+        if self.mix and self.num_layers == 1:
+            raise ValueError("mix: there is one layer and nothing to mix: set num_layers = 2")
         if self.bidirectional and self.dim % 2:
             raise ValueError(
                 f"dim ({self.dim}) must be even when bidirectional: each direction has half"
@@ -41,12 +48,21 @@ class RecurrentDecoder(Recurrent):
     ] = "additive"
     # where the context enters: Bahdanau 2015, or Luong 2015
     context: Literal["cell", "output"] = "cell"
+    # of a decoder without attention: a learned map of the encoder's last state, which is read again
+    # at every step, or that state as it is, and nothing more (Sutskever et al. 2014)
+    first_state: Literal["learned", "copied"] = "learned"
     tied: bool = True  # the output layer is the embedding table
     # tokens of the source may be copied (See et al. 2017); BaseModel has a `copy` of its own
     copies: bool = Field(default=False, alias="copy")
 
     @model_validator(mode="after")
     def enters(self) -> Self:
+        one = self.attention == "off" and self.num_layers == 1 and self.cell != "lstm"
+        if self.first_state == "copied" and not one:
+            raise ValueError(
+                "first_state 'copied' is for one layer without attention whose state is one "
+                "vector: set attention = 'off', num_layers = 1 and cell = 'gru'"
+            )
         if self.attention == "off" and self.context == "output":
             raise ValueError("without attention the context enters the cell: remove 'context'")
         return self

@@ -61,6 +61,18 @@ class Causal(ObjectiveSettings):
     kind: Literal["causal"] = "causal"
 
 
+class Bidirectional(ObjectiveSettings):
+    """The next token and the one before: two language models, one from each end.
+
+    They share embeddings and output, and nothing else. Peters et al. 2018, arxiv.org/abs/1802.05365
+    """
+
+    parts = ("encoder", "head")
+    needs_mask = True  # for what a user asks for: it is never read in training
+
+    kind: Literal["bidirectional"] = "bidirectional"
+
+
 class Unilm(Hidden):
     """Hidden tokens under three masks, one for each row: both ways, left to right, or a prefix.
 
@@ -149,7 +161,7 @@ class Cbow(Word2Vec):
 
 
 Objective = Annotated[
-    Masked | Causal | Unilm | Permuted | Spans | Denoising | SkipGram | Cbow,
+    Masked | Causal | Bidirectional | Unilm | Permuted | Spans | Denoising | SkipGram | Cbow,
     Field(discriminator="kind"),
 ]
 

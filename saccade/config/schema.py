@@ -16,6 +16,7 @@ from saccade.config.networks import (
     Horizon,
     NoBody,
     Output,
+    PerToken,
     PerWord,
     Pooled,
     Pyramid,
@@ -24,7 +25,7 @@ from saccade.config.networks import (
     Transformer,
     TransformerEncoder,
 )
-from saccade.config.objectives import Word2Vec
+from saccade.config.objectives import Bidirectional, Word2Vec
 from saccade.config.readers import NonNegative, Positive, PositiveFloat, Share, Strict
 from saccade.config.start import LowRank, Start
 from saccade.config.tasks import (
@@ -221,6 +222,9 @@ class Config(Strict):
                     f"make encoder.dim ({self.encoder.dim}) and decoder.dim ({self.decoder.dim}) "
                     "equal, or use 'dot'"
                 )
+        copied = getattr(self.decoder, "first_state", "") == "copied"
+        if copied and (self.encoder is None or self.encoder.dim != getattr(self.decoder, "dim", 0)):
+            raise ValueError("decoder: first_state 'copied' needs an encoder of the same dim")
         columns = {str(name) for name in self.data.source}
         if columns and (strangers := sorted(self.task.own.keys() - columns)):
             raise ValueError(
@@ -251,6 +255,17 @@ class Config(Strict):
             )
         if isinstance(self.encoder, Pyramid):
             raise ValueError("encoder: a pyramid has fewer positions than there are tokens")
+        if isinstance(task.objective, Bidirectional):
+            apart = isinstance(self.encoder, RecurrentEncoder) and self.encoder.separate
+            if not apart or getattr(self.encoder, "mix", False):
+                raise ValueError(
+                    f"encoder: {task.title} needs two directions that never see each other: set "
+                    "encoder.kind = 'recurrent', encoder.separate = true and encoder.mix = false"
+                )
+            if isinstance(self.head, PerToken) and self.head.dense == "off" and self.head.tied:
+                raise ValueError(
+                    "head: a direction has half of the width: set head.dense, or head.tied = false"
+                )
         if self.encoder and self.decoder and self.encoder.dim != self.decoder.dim:
             raise ValueError(
                 f"{task.title} shares one embedding table: make encoder.dim ({self.encoder.dim}) "

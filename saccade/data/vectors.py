@@ -7,13 +7,13 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from saccade.data.corpora import Array
 from saccade.data.lines import Defect, FileError, lines_of
-from saccade.errors import DataError
+from saccade.errors import ConfigError, DataError
 
 MAX_WORDS, MAX_DIM = 10_000_000, 10_000
 MAX_WORD_BYTES = 4096
@@ -134,6 +134,15 @@ class Similarities:
     name: str
     pairs: list[tuple[str, str]] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)
+
+
+def read_tests(data: Sequence[Any]) -> list[Analogies | Similarities]:
+    """The tests of word vectors in these files; none if they are text."""
+    found = [read_test(one) for one in data if isinstance(one, str | os.PathLike)]
+    tests = [test for test in found if test is not None]
+    if tests and len(tests) < len(data):
+        raise ConfigError("some of these files are tests of word vectors, and some are text")
+    return tests
 
 
 def read_test(path: str | os.PathLike[str]) -> Analogies | Similarities | None:

@@ -20,6 +20,7 @@ from saccade.models.networks import (
     Regressor,
     Tagger,
     TokenPredictor,
+    TwoWays,
 )
 from saccade.models.vectors import WordVectors
 from saccade.nn import attention, bodies, distributions, horizon, positions, stems
@@ -28,7 +29,7 @@ from saccade.nn.dropout import WordDropout
 from saccade.nn.lora import AdaptedLinear, adapt
 from saccade.nn.pointer import Pointer
 from saccade.nn.products import Linear
-from saccade.nn.recurrent import Recurrent, build_layer
+from saccade.nn.recurrent import LayerMix, Recurrent, Separate, build_layer
 from saccade.nn.stems import Embedding
 from saccade.nn.transformer import Block, CausalStack, build_norm
 from saccade.text.vocab import Inventory, Specials
@@ -100,7 +101,11 @@ def build_network(config: c.Config, sources: Sequence[Source], target: Target) -
                 return build_generator(config, encoder, target)
             assert isinstance(encoder, encoders.Encoder)
             assert isinstance(encoder.stem, stems.TextStem)
-            says = build_token_head(config.head, encoder.stem.embedding)
+            embedding = encoder.stem.embedding
+            if isinstance(config.task.objective, c.Bidirectional):
+                says = build_token_head(config.head, embedding, encoder.dim // 2)
+                return TwoWays(encoder, says, label_smoothing=train.label_smoothing)
+            says = build_token_head(config.head, embedding, encoder.dim)
             pair, weight = build_pair_head(config.task, encoder.dim)
             smoothing = train.label_smoothing
             return TokenPredictor(
@@ -260,16 +265,8 @@ def build_body(
 ) -> bodies.Body:
     match config:
         case c.RecurrentEncoder():
-            layers = Recurrent(
-                config.cell,
-                config.dim,
-                config.dim,
-                config.num_layers,
-                bidirectional=config.bidirectional,
-                dropout=config.dropout,
-                residual=config.residual,
-            )
-            return bodies.RecurrentBody(layers, config.dropout)
+            mix = LayerMix(config.num_layers + 1) if config.mix else None
+            return bodies.RecurrentBody(build_recurrent(config), config.dropout, mix)
         case c.TransformerEncoder():
             parts = build_positions(config), build_blocks(config, None), build_last_norm(config)
             body = bodies.TransformerBody(*parts, config.dropout, build_first_norm(config))
@@ -296,6 +293,25 @@ def build_body(
             assert_never(config)
 
 
+def build_recurrent(config: c.RecurrentEncoder) -> Recurrent | Separate:
+    """The layers of an encoder; separate directions have half of the width each."""
+
+    def stack(width: int, both: bool) -> Recurrent:
+        return Recurrent(
+            config.cell,
+            config.dim,
+            width,
+            config.num_layers,
+            bidirectional=both,
+            dropout=config.dropout,
+            residual=config.residual,
+        )
+
+    if config.separate:
+        return Separate(stack(config.dim // 2, False), stack(config.dim // 2, False))
+    return stack(config.dim, config.bidirectional)
+
+
 def build_decoder(
     config: c.RecurrentDecoder | c.TransformerDecoder,
     ends: decoders.Ends,
@@ -305,6 +321,7 @@ def build_decoder(
         case c.RecurrentDecoder():
             off = config.attention == "off" or memory_dim is None
             reads_context = memory_dim is not None and (off or config.context == "cell")
+            reads_context = reads_context and config.first_state == "learned"
             layers = Recurrent(
                 config.cell,
                 config.dim + (memory_dim if reads_context and memory_dim else 0),
@@ -319,6 +336,7 @@ def build_decoder(
                 memory_dim=memory_dim,
                 attention=None if off else build_attention(config, memory_dim or 0),
                 context_in_cell=config.context == "cell",
+                copied=config.first_state == "copied",
                 dropout=config.dropout,
             )
         case c.TransformerDecoder():
@@ -363,12 +381,13 @@ def build_head(
             assert_never(config)
 
 
-def build_token_head(config: c.PerToken, embedding: Embedding) -> heads.PerToken:
+def build_token_head(config: c.PerToken, embedding: Embedding, dim: int) -> heads.PerToken:
     """The head of a masked language model; its output may be the embedding table."""
-    output = Linear(embedding.embedding_dim, embedding.num_embeddings)
+    width = dim if config.dense == "off" else embedding.embedding_dim
+    output = Linear(width, embedding.num_embeddings)
     if config.tied:
         output.weight = embedding.weight
-    return heads.PerToken(embedding.embedding_dim, output, config.dense, config.norm_eps)
+    return heads.PerToken(dim, output, config.dense, config.norm_eps)
 
 
 def build_pair_head(task: c.Pretrain, dim: int) -> tuple[heads.Pooled | None, float]:
@@ -481,7 +500,7 @@ def init_weights(network: nn.Module) -> None:
         match module:
             case Embedding():
                 nn.init.normal_(module.weight, std=module.embedding_dim**-0.5)
-            case horizon.Effects() | horizon.Shortcut() | horizon.Spread():
+            case horizon.Effects() | horizon.Shortcut() | horizon.Spread() | LayerMix():
                 module.reset_parameters()
             case nn.Embedding():
                 nn.init.normal_(module.weight, std=0.02)

@@ -142,11 +142,11 @@ class PerToken(nn.Module):
         super().__init__()
         self.activation = activation
         if activation != "off":
-            self.dense = Linear(dim, dim)
-            self.norm = nn.LayerNorm(dim, norm_eps)
+            self.dense = Linear(dim, output.in_features)
+            self.norm = nn.LayerNorm(output.in_features, norm_eps)
         self.output = output
 
-    def hidden(self, values: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
+    def hidden(self, values: Float[Tensor, "*B C"]) -> Float[Tensor, "*B D"]:
         """What the output layer reads."""
         match self.activation:
             case "off":
@@ -159,11 +159,11 @@ class PerToken(nn.Module):
                 values = F.gelu(self.dense(values), approximate="tanh")
         return computed(self.norm(values.float()))
 
-    def forward(self, values: Float[Tensor, "*B D"]) -> Float[Tensor, "*B V"]:
+    def forward(self, values: Float[Tensor, "*B C"]) -> Float[Tensor, "*B V"]:
         return self.output(self.hidden(values))  # type: ignore[no-any-return]
 
     def loss(
-        self, values: Float[Tensor, "N D"], gold: Int[Tensor, "N"], smoothing: float = 0.0
+        self, values: Float[Tensor, "N C"], gold: Int[Tensor, "N"], smoothing: float = 0.0
     ) -> Loss:
         """The loss of the tokens at some positions; their logits are never all in memory."""
         weight, bias = self.output.weight, self.output.bias

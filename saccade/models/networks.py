@@ -11,6 +11,7 @@ from math import nan
 from typing import Any, Protocol, runtime_checkable
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
@@ -197,6 +198,42 @@ class TokenPredictor(nn.Module):
             pairs = label_loss(self.pair(memory), batch.target.values[:, 0])
             loss = replace(loss, sum=loss.sum + self.pair_weight * pairs.sum)
         return loss, None
+
+
+class TwoWays(TokenPredictor):
+    """Two language models, one from each end, with one head: they share its words and no states.
+
+    A token is said from those before it, and once more from those after it.
+    Peters et al. 2018, arxiv.org/abs/1802.05365
+    """
+
+    def sides(self, sources: Sequence[Padded]) -> tuple[Tensor, Tensor]:
+        """For each position what was read before it, and what after it: (B, S, D / 2) each."""
+        memory: Memory = self.encoder(*sources)
+        values = memory.values
+        if memory.keep is not None:
+            values = values.masked_fill(~memory.keep.unsqueeze(-1), 0.0)
+        ahead, back = values.chunk(2, -1)
+        return F.pad(ahead[:, :-1], (0, 0, 1, 0)), F.pad(back[:, 1:], (0, 0, 0, 1))
+
+    def each(
+        self, sources: Sequence[Padded], target: Padded
+    ) -> tuple[Float[Tensor, "n V"], Float[Tensor, "n V"]]:
+        """The logits of either direction, at the positions of the target that are scored."""
+        before, after = self.sides(sources)
+        return self.head(target.scored(before)), self.head(target.scored(after))
+
+    def logits(self, sources: Sequence[Padded], target: Padded) -> Float[Tensor, "n V"]:
+        """Those of both together: the product of what each says."""
+        before, after = self.each(sources, target)
+        return before.log_softmax(-1) + after.log_softmax(-1)
+
+    def forward(self, batch: Batch, carry: Any = None, progress: float = 1.0) -> tuple[Loss, None]:
+        target = batch.target
+        gold = target.scored(target.values)
+        hidden = torch.cat([target.scored(side) for side in self.sides(batch.sources)])
+        smoothing = self.label_smoothing if self.training else 0.0
+        return self.head.loss(hidden, torch.cat([gold, gold]), smoothing), None
 
 
 class Regressor(nn.Module):

@@ -28,7 +28,7 @@ from saccade.data.lines import Defect, Example
 from saccade.data.media import Cell, MediaField, required
 from saccade.data.memory import given
 from saccade.data.sources import columns_expected, examples, read
-from saccade.data.vectors import Analogies, Similarities, read_test
+from saccade.data.vectors import read_tests
 from saccade.data.windows import Windows
 from saccade.engines.choose import Engines
 from saccade.engines.ctranslate2 import export
@@ -352,6 +352,16 @@ class Run:
         if output.specials.unk in output.encode([prefix])[0]:
             raise ConfigError(f"the prefix {prefix!r} holds what the model has no token for")
 
+    def require_fill(self, file: object = None) -> None:
+        """ConfigError for a run that cannot fill in what is missing in a text."""
+        if file is not None:
+            raise ConfigError("--fill is one text: leave out the file, or put <mask> into it")
+        if not self.task.fills:
+            raise ConfigError(
+                f"--fill: a run of {self.config.task.title} has not learned to fill in <mask>: "
+                "train one with --task pretrain, whose objective is not 'causal'"
+            )
+
     def is_input(self, path: str | os.PathLike[str]) -> bool:
         """Whether a file is an input itself, as a photo is, and not a list of inputs."""
         return bool(self.task.fallible) and is_media(os.fspath(path))
@@ -407,7 +417,7 @@ class Run:
         if data and isinstance(self.task, Forecast):
             corpus = self.task.corpus(self._windows(self.task, data))
             rows = self.task.examples(corpus)
-        elif data and isinstance(self.task, WordVectors) and (tests := self._tests(data)):
+        elif data and isinstance(self.task, WordVectors) and (tests := read_tests(data)):
             return (yield from self.task.tested(self.require_vectors()[1], tests))
         elif data:
             rows = list(self._examples(data[0] if len(data) == 1 else data))
@@ -434,14 +444,6 @@ class Run:
             )
         network = self.engines.packed(int8=True) if decode.int8 else self.network
         return (yield from self.task.evaluating(network, corpus, rows, quick=False))
-
-    def _tests(self, data: Sequence[Any]) -> list[Analogies | Similarities]:
-        """The tests of word vectors in these files; none if they are text."""
-        found = [read_test(one) for one in data if isinstance(one, str | os.PathLike)]
-        tests = [test for test in found if test is not None]
-        if tests and len(tests) < len(data):
-            raise ConfigError("some of these files are tests of word vectors, and some are text")
-        return tests
 
     def _windows(self, task: Forecast, data: Sequence[Any]) -> Windows:
         """All windows of a table; the first look back to the run's own rows, if they continue."""

@@ -28,6 +28,14 @@ def pretrain_defaults(task: dict[str, Any], seen: Survey) -> dict[str, Any]:
         "activation": "gelu",
         "positions": "relative" if kind == "spans" else "rotary",
     }
+    if kind == "bidirectional":  # recurrent, and each direction by itself
+        body = {
+            "kind": "recurrent",
+            "dim": 2 * dim,
+            "num_layers": 2,
+            "dropout": 0.1,
+            "separate": True,
+        }
     parts: dict[str, Any] = {
         part: {"kind": "per_token"} if part == "head" else dict(body) for part in c.parts_of(task)
     }
@@ -37,10 +45,12 @@ def pretrain_defaults(task: dict[str, Any], seen: Survey) -> dict[str, Any]:
     context = 64 if small else 128
     cut = own.get("kind", "bpe")  # whatever it is, the marks are needed
     pieces = {"kind": cut, "size": {"char": 5000, "word": 30_000}.get(cut, size)}
+    if "head" in parts and cut not in ("char", "bytes"):  # nothing is written: "end." is two words
+        pieces["split_punctuation"] = True
     pieces |= {"mask": True} if c.OBJECTIVES.get(kind, c.Masked).needs_mask else {}
     pieces |= {"sentinels": 32} if kind == "spans" else {}
     return parts | {
-        "task": {"tokenizer": pieces, "context": context},
+        "task": {"objective": {"kind": kind}, "tokenizer": pieces, "context": context},
         "train": {
             "rate": 2e-3 if small else 5e-4 if large else 1e-3,
             "batch_tokens": 2048 if small else 8192 if large else 4096,

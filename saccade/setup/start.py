@@ -14,8 +14,12 @@ from saccade.tasks.task import Task
 from saccade.text.tokenizers import Tokenizer
 
 # Of a part's table, what may be other than in the run: the rest would make other use of weights.
-FREE = ("dropout", "attention_dropout", "num_layers", "causal", "attention", "context", "tied")
-RATE_OF_256 = 3e-4  # for a network that wide; BERT's 5e-5 is for one of 768
+FREE = (
+    *("dropout", "attention_dropout", "num_layers", "causal", "attention", "context", "tied"),
+    "mix",
+)
+RATE_OF_256 = 3e-4  # of a Transformer that wide; BERT's 5e-5 is for one of 768
+RATE_SHARE = 0.4  # of the rate that a recurrent network was trained at
 NEW_RATE = 1e-3  # where only what is new learns, or adapters
 
 
@@ -55,7 +59,8 @@ def start_defaults(
         raise ConfigError(f"{where}: size: the network's shape is that of {run}: leave it out")
     chosen = {name: dict(table) for name, table in chosen.items()}
     for part, origin in found.items():
-        table = _table(pretrained, origin, part, alone="encoder" not in parts)
+        alone, again = "encoder" not in parts, kind == "pretrain"
+        table = _table(pretrained, origin, part, alone, again)
         _refuse_others(raw.get(part, {}), table, part, run, where)
         chosen[part] = table
     if "head" in parts and isinstance(pretrained.head, c.PerToken) and kind == "pretrain":
@@ -71,14 +76,16 @@ def start_defaults(
             f"{where}: task.vocabulary: the vocabulary is that of {run}: leave one of them out"
         )
     _shorten(chosen, kind, pretrained, found)
-    chosen["train"] |= _training(raw["start"].get("kind"), chosen, found, examples)
+    chosen["train"] |= _training(raw["start"].get("kind"), chosen, found, pretrained, examples)
     return chosen
 
 
-def _table(pretrained: c.Config, origin: str, part: str, alone: bool) -> dict[str, Any]:
+def _table(
+    pretrained: c.Config, origin: str, part: str, alone: bool, again: bool
+) -> dict[str, Any]:
     """The settings of a part of a run, as those of a part of the new network.
 
-    A decoder is `alone` where the new network has no encoder.
+    A decoder is `alone` where the new network has no encoder; `again` it is pre-trained.
     """
     settings = getattr(pretrained, origin)
     table: dict[str, Any] = settings.model_dump(mode="json", exclude_none=True)
@@ -87,6 +94,8 @@ def _table(pretrained: c.Config, origin: str, part: str, alone: bool) -> dict[st
         model = c.TransformerEncoder if transformer else c.RecurrentEncoder
         table = {key: value for key, value in table.items() if key in model.model_fields}
         return table | ({"causal": True} if transformer else {"bidirectional": False})
+    if isinstance(settings, c.RecurrentEncoder) and settings.separate:
+        table["mix"] = not again and settings.num_layers > 1
     if isinstance(settings, c.RecurrentDecoder):
         if alone:  # there is nothing to attend to
             table |= {"attention": "off", "context": "cell"}
@@ -176,17 +185,25 @@ def _shorten(
 
 
 def _training(
-    how: str | None, chosen: Mapping[str, Any], found: Mapping[str, str], examples: int
+    how: str | None,
+    chosen: Mapping[str, Any],
+    found: Mapping[str, str],
+    pretrained: c.Config,
+    examples: int,
 ) -> dict[str, Any]:
     """A lower rate than from nothing, and fewer epochs: what is learned already is soon lost.
 
     What is new begins with nothing, and may learn faster.
     """
-    width = min(chosen[part]["dim"] for part in found)
-    rate = NEW_RATE if how in ("frozen", "lora") else RATE_OF_256 * (256 / width) ** 1.5
-    most = chosen["train"].get("epochs", 20)
-    epochs = int(max(3, min(20, most, round(300 / max(examples, 1) ** 0.5))))
-    return {"rate": min(float(f"{rate:.1e}"), chosen["train"]["rate"]), "epochs": epochs}
+    widths = [chosen[part]["dim"] for part in found if chosen[part]["kind"] == "transformer"]
+    rate = RATE_SHARE * pretrained.train.rate
+    if widths:
+        rate = min(RATE_OF_256 * (256 / min(widths)) ** 1.5, chosen["train"]["rate"])
+    if how in ("frozen", "lora"):
+        rate = NEW_RATE
+    most = chosen["train"].get("epochs", 30)
+    epochs = int(max(3, min(30, most, round(600 / max(examples, 1) ** 0.5))))
+    return {"rate": float(f"{rate:.1e}"), "epochs": epochs}
 
 
 # --- vocabularies ---------------------------------------------------------------------------------

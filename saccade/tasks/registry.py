@@ -42,7 +42,7 @@ def _pretraining(objective: c.Objective) -> type[Task]:
     match objective:
         case c.Causal():
             return LanguageModel
-        case c.Masked() | c.Unilm() | c.Permuted():
+        case c.Masked() | c.Bidirectional() | c.Unilm() | c.Permuted():
             return Fill
         case c.Spans() | c.Denoising():
             return Restore
