@@ -168,6 +168,9 @@ def predict(
     details: Annotated[
         bool, typer.Option("--details", help="With --json: tokens, alternatives, the beam's tree.")
     ] = False,
+    fill: Annotated[
+        str, typer.Option(help="One text, with <mask> in place of what is missing.")
+    ] = "",
     quantiles: Annotated[
         str, typer.Option(help="Of a forecast, as in --quantiles 0.1,0.5,0.9.")
     ] = "",
@@ -209,6 +212,9 @@ def predict(
     alone = file is not None and model.is_input(file)
     if alone:  # not a list of inputs
         inputs = [str(file)]
+    if fill:
+        model.require_fill(file)
+        inputs, name, alone = [fill], "--fill", True
     if stream:
         lone = nbest == 1 and (width or 1) == 1 and not (prefix or prefixes or others or as_json)
         if not lone or int8 or engine == "ctranslate2":
@@ -398,19 +404,28 @@ def inspect(
     say(f"drawn to {out}")
 
 
+@app.command("import")
+def import_(
+    path: Annotated[Path, typer.Argument(help="A folder in the Hugging Face layout.")],
+    out: Annotated[Path, typer.Option(help="The run's directory.")],
+) -> None:
+    """A run of a published model: BERT, RoBERTa, DistilBERT, GPT-2, Llama, T5, BART, Marian."""
+    from saccade.runs.importing import import_run
+
+    import_run(path, out, say)
+
+
 @app.command()
 def export(
     run: RunFolder,
-    to: Annotated[str, typer.Option(help="The format: ctranslate2.")],
+    to: Annotated[str, typer.Option(help="The format: ctranslate2, huggingface or onnx.")],
     out: Annotated[Path | None, typer.Option(help="The folder; else inside the run.")] = None,
 ) -> None:
     """Write the model for another engine. Inside the run, `predict` finds it."""
-    from saccade.errors import ConfigError
+    from saccade.runs.exporting import export_run
     from saccade.runs.run import load
 
-    if to != "ctranslate2":
-        raise ConfigError(f"--to {to}: no such format; there is ctranslate2")
-    say(f"exported to {load(run).export(out)}")
+    say(f"exported to {export_run(load(run, 'cpu'), to, out)}")
 
 
 @app.command()

@@ -27,7 +27,7 @@ from saccade.models.forecaster import StepForecaster
 from saccade.models.networks import Generator, Network, TokenPredictor, shifted
 from saccade.nn.distributions import Distribution
 from saccade.nn.dropout import RowSlice, slice_of
-from saccade.nn.padded import Padded
+from saccade.nn.padded import Padded, View
 from saccade.runs import checkpoints, files
 from saccade.runs.guard import check_ids, own_paths
 from saccade.runs.run import load
@@ -157,7 +157,10 @@ def padding_is_invisible(sample: Sample) -> Law:
 def widened(padded: Padded) -> Padded:
     words = None if padded.words is None else F.pad(padded.words, (0, 7), value=-1)
     beside = (0, 0) * (padded.values.dim() - 2)  # the numbers of a vector
-    return Padded(F.pad(padded.values, (*beside, 0, 7)), padded.lengths, words)
+    view = padded.view
+    if view is not None:
+        view = View(*(F.pad(part, (0, 7)) for part in (view.order, view.sight, view.places)))
+    return Padded(F.pad(padded.values, (*beside, 0, 7)), padded.lengths, words, view)
 
 
 def beam_of_one_is_greedy(sample: Sample) -> Law:

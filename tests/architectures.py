@@ -69,6 +69,7 @@ DECODERS: dict[str, dict[str, Any]] = {
     "elman_off": RECURRENT | {"cell": "elman", "attention": "off"},
     "elman_relu_off": RECURRENT | {"cell": "elman_relu", "attention": "off"},
     "gru_off": RECURRENT | {"cell": "gru", "attention": "off", "num_layers": 2, "residual": True},
+    "gru_copied_off": RECURRENT | {"cell": "gru", "attention": "off", "first_state": "copied"},
     "lstm_off": RECURRENT | {"cell": "lstm", "attention": "off", "tied": False},
     **{
         f"lstm_{score}_{place}": RECURRENT

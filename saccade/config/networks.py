@@ -46,10 +46,19 @@ class RecurrentDecoder(Recurrent):
     ] = "additive"
     # where the context enters: Bahdanau 2015, or Luong 2015
     context: Literal["cell", "output"] = "cell"
+    # of a decoder without attention: a learned map of the encoder's last state, which is read again
+    # at every step, or that state as it is, and nothing more (Sutskever et al. 2014)
+    first_state: Literal["learned", "copied"] = "learned"
     tied: bool = True  # the output layer is the embedding table
 
     @model_validator(mode="after")
     def enters(self) -> Self:
+        one = self.attention == "off" and self.num_layers == 1 and self.cell != "lstm"
+        if self.first_state == "copied" and not one:
+            raise ValueError(
+                "first_state 'copied' is for one layer without attention whose state is one "
+                "vector: set attention = 'off', num_layers = 1 and cell = 'gru'"
+            )
         if self.attention == "off" and self.context == "output":
             raise ValueError("without attention the context enters the cell: remove 'context'")
         return self

@@ -187,6 +187,9 @@ class Config(Strict):
                     f"make encoder.dim ({self.encoder.dim}) and decoder.dim ({self.decoder.dim}) "
                     "equal, or use 'dot'"
                 )
+        copied = getattr(self.decoder, "first_state", "") == "copied"
+        if copied and (self.encoder is None or self.encoder.dim != getattr(self.decoder, "dim", 0)):
+            raise ValueError("decoder: first_state 'copied' needs an encoder of the same dim")
         columns = {str(name) for name in self.data.source}
         if columns and (strangers := sorted(self.task.own.keys() - columns)):
             raise ValueError(

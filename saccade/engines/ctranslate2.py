@@ -46,7 +46,8 @@ def export(task: Task, network: Any, folder: Path, stamp: str = "") -> None:
         raise ConfigError(f"export: {reason}")
     assert isinstance(task, GeneratingTask)
     assert isinstance(network, Generator)
-    spec = spec_of(task.config, network, *vocabularies(task), task.output.specials)
+    output = task.output
+    spec = spec_of(task.config, network, *vocabularies(task), output.specials, output.frame)
     export_ctranslate2(spec, folder, stamp)
 
 
@@ -142,6 +143,8 @@ class CTranslate2Engine:
             search, names = self.model.translate_batch, self.source
             options |= {"max_input_length": 0, "min_decoding_length": 0}
             options["max_decoding_length"] = limit
+            if marks := [self.target[i] for i in self.task.output.frame.start[1:]]:
+                options["target_prefix"] = [marks] * len(encoded)
         else:
             search, names = self.model.generate_batch, self.target
             options |= {"include_prompt_in_result": False, "max_length": limit}
@@ -170,7 +173,8 @@ class CTranslate2Engine:
         values = result.scores or [0.0] * len(sequences)
         hypotheses = []
         for names, value in zip(sequences, values, strict=True):
-            tokens = [self.ids[name] for name in names]
+            marks = self.task.output.frame.start[1:] if self.source is not None else ()
+            tokens = [self.ids[name] for name in names][len(marks) :]
             score = value * (len(tokens) + 1) ** _exponent(request.decode)
             hypotheses.append(Hypothesis(tokens, score, value))
         return hypotheses

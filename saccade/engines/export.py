@@ -16,12 +16,14 @@ from saccade.data.digest import digest
 from saccade.errors import ConfigError
 from saccade.models.decoders import TransformerDecoder
 from saccade.models.encoders import Encoder
+from saccade.models.layouts import Heads, MemoryHeads
 from saccade.models.networks import Generator
 from saccade.nn.attention import CrossAttention, SelfAttention
 from saccade.nn.bodies import TransformerBody
-from saccade.nn.positions import Learned, Sinusoidal
+from saccade.nn.positions import Learned, Relative, Sinusoidal
 from saccade.nn.stems import Embedding, TextStem
-from saccade.nn.transformer import Block, FeedForward
+from saccade.nn.transformer import GATED, Block, FeedForward, Stack
+from saccade.text.tokenizers import Frame
 from saccade.text.vocab import Specials
 
 POSITIONS = 2048  # of a table of waves, which here has an end
@@ -42,7 +44,19 @@ def why_not(config: c.Config) -> str:
         return f"the task '{config.task.kind}' has no decoder"
     if isinstance(config.encoder, c.Transformer) and config.encoder.positions == "rotary":
         return "CTranslate2 has no rotary positions in an encoder beside a decoder"
+    both = [part for part in (config.encoder, config.decoder) if isinstance(part, c.Transformer)]
+    if len({norm_eps(part) for part in both}) > 1:
+        return "the norms of encoder and decoder differ, and CTranslate2 has one kind"
+    if len(both) > 1 and any(part.num_kv_heads for part in both):
+        return "CTranslate2 has no grouped queries beside a memory"
+    if getattr(config.encoder, "segments", 0):
+        return "CTranslate2 has no segments in an encoder beside a decoder"
     return ""
+
+
+def norm_eps(part: c.Transformer) -> float:
+    """What a norm adds to a variance."""
+    return part.norm_eps or (1e-5 if part.norm == "layer" else 1e-6)
 
 
 def longest(config: c.Config) -> int:
@@ -60,6 +74,7 @@ def spec_of(
     source: list[str],
     target: list[str],
     special: Specials,
+    frame: Frame,
 ) -> Any:
     """What CTranslate2 calls a model; the lists are the names of all tokens, by id.
 
@@ -68,21 +83,21 @@ def spec_of(
     if reason := why_not(config):
         raise ConfigError(f"export: {reason}")
     specs = _specs()
-    bos, eos, unk = target[special.bos], target[special.eos], target[special.unk]
+    eos, unk = target[special.eos], target[special.unk]
     decoder = _decoder(config.decoder, network.decoder, network.encoder is not None)
     if network.encoder is None:
         spec = specs.TransformerDecoderModelSpec(decoder)
         spec.register_vocabulary(target)
-        spec.config.bos_token = eos  # a line begins after the end of the one before it
+        spec.config.bos_token = target[frame.line[-1]]
     else:
         spec = specs.TransformerSpec(_encoder(config.encoder, network.encoder), decoder)
         spec.register_source_vocabulary(source)
         spec.register_target_vocabulary(target)
         spec.config.add_source_bos = spec.config.add_source_eos = False
-        spec.config.bos_token = spec.config.decoder_start_token = bos
+        spec.config.bos_token = spec.config.decoder_start_token = target[frame.start[0]]
     spec.config.eos_token, spec.config.unk_token = eos, unk
     assert isinstance(config.decoder, c.Transformer)
-    spec.config.layer_norm_epsilon = 1e-5 if config.decoder.norm == "layer" else 1e-6
+    spec.config.layer_norm_epsilon = norm_eps(config.decoder)
     spec.validate()
     return spec
 
@@ -118,14 +133,25 @@ def _specs() -> Any:
 def _common(settings: Any) -> dict[str, Any]:
     from ctranslate2.specs.common_spec import Activation
 
-    names = {"relu": Activation.RELU, "gelu": Activation.GELU, "swiglu": Activation.SWISH}
+    names = {
+        "relu": Activation.RELU,
+        "gelu": Activation.GELU,
+        "gelu_tanh": Activation.GELUTanh,
+        "silu": Activation.SWISH,
+        "swiglu": Activation.SWISH,
+        "geglu": Activation.GELUTanh,
+    }
     return {
         "num_layers": settings.num_layers,
         "num_heads": settings.num_heads,
         "pre_norm": settings.norm_first,
         "activation": names[settings.activation],
-        "ffn_glu": settings.activation == "swiglu",
+        "ffn_glu": settings.activation in GATED,
         "rms_norm": settings.norm == "rms",
+        "layernorm_embedding": settings.norm_embedding,
+        "relative_attention_bias": settings.positions == "relative",
+        "head_dim": settings.head_dim,
+        "num_heads_kv": settings.num_kv_heads,
     }
 
 
@@ -137,33 +163,48 @@ def _encoder(settings: Any, encoder: Any) -> Any:
     spec = _specs().TransformerEncoderSpec(**_common(settings))
     spec.embeddings[0].weight = _array(encoder.stem.embedding.weight)
     spec.scale_embeddings = settings.scale_embedding
-    spec.position_encodings.encodings = _array(_table(body.positions, settings.dim))
-    if settings.norm_first:
-        _norm(spec.layer_norm, body.norm)
+    _first(spec, body, settings)
     for layer, block in zip(spec.layer, body.blocks, strict=True):
         assert isinstance(block, Block)
         _self_attention(layer.self_attention, block)
+        _relative(layer.self_attention, body.positions)
         _feed_forward(layer.ffn, block)
     return spec
+
+
+def _first(spec: Any, stack: Stack, settings: Any) -> None:
+    """What comes before the first block, and the norm after the last."""
+    if settings.positions not in ("rotary", "relative"):
+        spec.position_encodings.encodings = _array(_table(stack.positions, settings.dim))
+    if stack.first_norm is not None:
+        _norm(spec.layernorm_embedding, stack.first_norm)
+    if settings.norm_first:
+        _norm(spec.layer_norm, stack.norm)
+
+
+def _relative(spec: Any, positions: nn.Module) -> None:
+    if isinstance(positions, Relative):
+        spec.relative_attention_bias = _array(positions.table.weight)
+        farthest = positions.max_distance
+        spec.relative_attention_max_distance = np.dtype("int32").type(farthest)
 
 
 def _decoder(settings: Any, decoder: Any, with_memory: bool) -> Any:
     assert isinstance(decoder, TransformerDecoder)
     assert isinstance(decoder.embedding, Embedding)
-    rotary = {"rotary_dim": 0, "rotary_interleave": True} if settings.positions == "rotary" else {}
+    rotary = {"rotary_dim": 0, "rotary_interleave": True, "rotary_base": settings.rotary_theta}
+    rotary = rotary if settings.positions == "rotary" else {}
     spec = _specs().TransformerDecoderSpec(
         **_common(settings), with_encoder_attention=with_memory, **rotary
     )
     spec.embeddings.weight = _array(decoder.embedding.weight)
     spec.scale_embeddings = settings.scale_embedding
-    if not rotary:
-        spec.position_encodings.encodings = _array(_table(decoder.stack.positions, settings.dim))
-    if settings.norm_first:
-        _norm(spec.layer_norm, decoder.stack.norm)
+    _first(spec, decoder.stack, settings)
     assert isinstance(decoder.output, nn.Linear)
     _linear(spec.projection, decoder.output.weight, decoder.output.bias)
     for layer, block in zip(spec.layer, decoder.stack.blocks, strict=True):
         _self_attention(layer.self_attention, block)
+        _relative(layer.self_attention, decoder.stack.positions)
         if with_memory:
             _cross_attention(layer.attention, block)
         _feed_forward(layer.ffn, block)
@@ -183,29 +224,31 @@ def _table(positions: nn.Module, dim: int) -> Tensor:
 def _self_attention(spec: Any, block: Block) -> None:
     attention: SelfAttention = block.attention
     _norm(spec.layer_norm, block.attention_norm)
-    qkv, K = attention.qkv, attention.head_dim
-    weight = qkv.weight.view(-1, 3, K, qkv.in_features).transpose(0, 1).reshape(qkv.weight.shape)
-    bias = qkv.bias.view(-1, 3, K).transpose(0, 1).reshape(-1)
-    _linear(spec.linear[0], weight, bias)
+    heads = Heads(attention.head_dim, attention.queries)
+    _linear(spec.linear[0], *_parts(attention.qkv, heads))
     _linear(spec.linear[1], attention.out.weight, attention.out.bias)
 
 
 def _cross_attention(spec: Any, block: Block) -> None:
     cross: CrossAttention = block.cross
     _norm(spec.layer_norm, block.cross_norm)
-    kv, K = cross.kv, cross.head_dim
-    weight = kv.weight.view(-1, 2, K, kv.in_features).transpose(0, 1).reshape(kv.weight.shape)
-    bias = kv.bias.view(-1, 2, K).transpose(0, 1).reshape(-1)
     _linear(spec.linear[0], cross.query.weight, cross.query.bias)
-    _linear(spec.linear[1], weight, bias)
+    _linear(spec.linear[1], *_parts(cross.kv, MemoryHeads(cross.head_dim)))
     _linear(spec.linear[2], cross.out.weight, cross.out.bias)
+
+
+def _parts(layer: nn.Linear, layout: Heads | MemoryHeads) -> tuple[Tensor, Tensor | None]:
+    """All queries, then all keys, then all values, which here are side by side by head."""
+    bias = None if layer.bias is None else torch.cat(layout.split(layer.bias))
+    return torch.cat(layout.split(layer.weight)), bias
 
 
 def _feed_forward(spec: Any, block: Block) -> None:
     layer: FeedForward = block.feed_forward
     _norm(spec.layer_norm, block.feed_forward_norm)
-    if layer.activation == "swiglu":
-        (gate, up), (gate_bias, bias) = layer.up.weight.chunk(2), layer.up.bias.chunk(2)
+    if layer.activation in GATED:
+        gate, up = layer.up.weight.chunk(2)
+        gate_bias, bias = (None, None) if layer.up.bias is None else layer.up.bias.chunk(2)
         _linear(spec.linear_0, gate, gate_bias)
         _linear(spec.linear_0_noact, up, bias)
     else:

@@ -313,6 +313,7 @@ def build_decoder(
         case c.RecurrentDecoder():
             off = config.attention == "off" or memory_dim is None
             reads_context = memory_dim is not None and (off or config.context == "cell")
+            reads_context = reads_context and config.first_state == "learned"
             layers = Recurrent(
                 config.cell,
                 config.dim + (memory_dim if reads_context and memory_dim else 0),
@@ -327,6 +328,7 @@ def build_decoder(
                 memory_dim=memory_dim,
                 attention=None if off else build_attention(config, memory_dim or 0),
                 context_in_cell=config.context == "cell",
+                copied=config.first_state == "copied",
                 dropout=config.dropout,
             )
         case c.TransformerDecoder():

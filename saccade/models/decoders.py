@@ -107,13 +107,15 @@ class RecurrentDecoder(Decoder):
         attention: Attention | None,
         context_in_cell: bool,
         dropout: float,
+        copied: bool = False,
     ):
         super().__init__(ends, layers.dim)
+        self.copied = copied  # the first state is the memory's summary, which is not read again
         self.layers = layers
         self.drop = Dropout(dropout)
         self.attention = attention
         self.context_in_cell = context_in_cell
-        if memory_dim is not None:
+        if memory_dim is not None and not copied:
             parts = 2 if layers.cell == "lstm" else 1
             self.first = Linear(memory_dim, len(layers.layers) * parts * layers.dim)
         if attention is not None and memory_dim is not None:
@@ -136,7 +138,7 @@ class RecurrentDecoder(Decoder):
             source = Fixed(self._prepared(source.tree))
         if layers is None:
             layers = self._first_layers(state, embedded)
-        if source is None:
+        if source is None or self.copied:
             outputs, layers = self.layers(embedded, layers)
         elif self.attention is None:
             (summary,) = source.tree
@@ -161,6 +163,8 @@ class RecurrentDecoder(Decoder):
     ) -> tuple[LayerState, ...]:
         if state.source is None:
             return self.layers.zeros(embedded.size(0), embedded)
+        if self.copied:
+            return ((shared(state.source.tree.summary, embedded.size(0)),),)
         first = torch.tanh(self.first(state.source.tree.summary))  # (M, layers * parts * D)
         parts = torch.split(shared(first, embedded.size(0)), self.dim, -1)
         each = len(parts) // len(self.layers.layers)

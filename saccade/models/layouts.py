@@ -1,4 +1,7 @@
-"""How tensors of other toolkits lie in ours: `join` theirs to one of ours, `split` it again."""
+"""How tensors of other toolkits lie in ours: `join` theirs to one of ours, `split` it again.
+
+`shape` is that of what `join` gives, without any tensor.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,12 +9,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+Shape = tuple[int, ...]
+
 
 @dataclass(frozen=True)
 class Same:
     """The same tensor, times a factor."""
 
     factor: float = 1.0
+
+    def shape(self, shapes: Sequence[Shape]) -> Shape:
+        return shapes[0]
 
     def join(self, tensors: Sequence[Tensor]) -> Tensor:
         (tensor,) = tensors
@@ -24,6 +32,9 @@ class Same:
 @dataclass(frozen=True)
 class Transposed:
     """GPT-2 keeps (in, out)."""
+
+    def shape(self, shapes: Sequence[Shape]) -> Shape:
+        return shapes[0][::-1]
 
     def join(self, tensors: Sequence[Tensor]) -> Tensor:
         (tensor,) = tensors
@@ -38,6 +49,9 @@ class Stacked:
     """Rows one below the other: the two inputs of a gated feed-forward network."""
 
     parts: int = 2
+
+    def shape(self, shapes: Sequence[Shape]) -> Shape:
+        return _below(shapes)
 
     def join(self, tensors: Sequence[Tensor]) -> Tensor:
         return torch.cat(list(tensors))
@@ -55,6 +69,9 @@ class Heads:
     rotary: bool = False  # their pairs are half a head apart, ours are neighbours
     factor: float = 1.0  # of the queries
     fused: bool = False  # one tensor (in, 3 * out), as in GPT-2
+
+    def shape(self, shapes: Sequence[Shape]) -> Shape:
+        return shapes[0][::-1] if self.fused else _below(shapes)
 
     def join(self, tensors: Sequence[Tensor]) -> Tensor:
         if self.fused:
@@ -100,6 +117,9 @@ class MemoryHeads:
 
     head_dim: int
 
+    def shape(self, shapes: Sequence[Shape]) -> Shape:
+        return _below(shapes)
+
     def join(self, tensors: Sequence[Tensor]) -> Tensor:
         parts = [_rows(t, -1, self.head_dim) for t in tensors]
         return torch.stack(parts, 1).flatten(0, 2)
@@ -112,6 +132,9 @@ class MemoryHeads:
 @dataclass(frozen=True)
 class Flat:
     """One row, as BART keeps the bias of its output: (1, V)."""
+
+    def shape(self, shapes: Sequence[Shape]) -> Shape:
+        return (torch.Size(shapes[0]).numel(),)
 
     def join(self, tensors: Sequence[Tensor]) -> Tensor:
         (tensor,) = tensors
@@ -127,3 +150,8 @@ Layout = Same | Transposed | Stacked | Heads | MemoryHeads | Flat
 def _rows(tensor: Tensor, *shape: int) -> Tensor:
     """A tensor with its first dimension as several."""
     return tensor.reshape(*shape, *tensor.shape[1:])
+
+
+def _below(shapes: Sequence[Shape]) -> Shape:
+    """The shape of rows one below the other."""
+    return sum(shape[0] for shape in shapes), *shapes[0][1:]

@@ -8,7 +8,7 @@ Some of what differs is no other network, only other numbers: heads are side by 
 pairs are neighbours, T5's scores are not divided by sqrt(K), so its queries are multiplied by it.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import sqrt
 from typing import Any, NamedTuple
@@ -57,8 +57,8 @@ class Published:
 class Values:
     """The numbers of a config.json, each checked where it is read."""
 
-    def __init__(self, found: Mapping[str, Any], where: str):
-        self.found, self.where = found, where
+    def __init__(self, found: Mapping[str, Any], where: str, tensors: Container[str] = ()):
+        self.found, self.where, self.tensors = found, where, tensors
 
     def size(self, *names: str, default: int | None = None) -> int:
         """A whole number above 0, under the first of these names that is there."""
@@ -112,11 +112,10 @@ ACTIVATIONS = {
     "silu": "silu",
     "swish": "silu",
 }
-BACK = {"relu": "relu", "gelu": "gelu", "gelu_tanh": "gelu_new", "silu": "silu"}
 
 
-def published(found: Mapping[str, Any], where: str) -> Published:
-    """What a config.json describes, in our words."""
+def published(found: Mapping[str, Any], where: str, tensors: Container[str] = ()) -> Published:
+    """What a config.json describes, in our words; `tensors` are the names that there are."""
     kind = str(found.get("model_type"))
     if kind not in ARCHITECTURES:
         named = ", ".join(ARCHITECTURES)
@@ -124,7 +123,7 @@ def published(found: Mapping[str, Any], where: str) -> Published:
             f"{where}: model_type '{kind[:40]}' is not an architecture that can be imported; "
             f"there are {named}"
         )
-    return ARCHITECTURES[kind](Values(found, where), head_of(found))
+    return ARCHITECTURES[kind](Values(found, where, tensors), head_of(found))
 
 
 def head_of(found: Mapping[str, Any]) -> str:
@@ -406,7 +405,10 @@ def _t5(values: Values, head: str) -> Published:
         raise CheckpointError(
             f"{values.where}: feed_forward_proj = {theirs!r:.40}: there are relu and gated-gelu"
         )
-    tied = values.flag("tie_word_embeddings", True)
+    tied = scaled = values.flag("tie_word_embeddings", True)
+    if "scale_decoder_outputs" in values.found:  # of files that tell the two apart
+        scaled = values.flag("scale_decoder_outputs", True)
+        tied = "lm_head.weight" not in values.tensors
     both: dict[str, Any] = {
         "kind": "transformer",
         "dim": D,
@@ -423,18 +425,18 @@ def _t5(values: Values, head: str) -> Published:
         "relative_distance": values.size("relative_attention_max_distance", default=128),
         "bias": False,
         # With one table for all, T5 divides the output by sqrt(D); we multiply the input by it.
-        "scale_embedding": tied,
+        "scale_embedding": tied and scaled,
     }
     decoders = values.size("num_decoder_layers", default=layers)
     encoder = both | {"num_layers": layers}
     decoder = both | {"num_layers": decoders, "tied": tied, "output_bias": False}
     tables = {"encoder": encoder, "decoder": decoder}
     made = Published("t5", "translate", tables, values.size("vocab_size"), joint=True)
-    made.weights.append(
-        Weight("encoder.stem.embedding.weight", ("shared.weight",), Same(D**-0.5 if tied else 1.0))
-    )
+    factor = D**-0.5 if tied and scaled else 1.0
+    made.add("encoder.stem.embedding.weight", "shared.weight", layout=Same(factor))
     if not tied:
-        made.add("decoder.output.weight", "lm_head.weight")
+        factor = D**-0.5 if scaled else 1.0
+        made.add("decoder.output.weight", "lm_head.weight", layout=Same(factor))
     for ours, name, count in (
         ("encoder.body", "encoder", layers),
         ("decoder.stack", "decoder", decoders),
@@ -492,8 +494,18 @@ def _marian(values: Values, head: str) -> Published:
     return made
 
 
+def _pegasus(values: Values, head: str) -> Published:
+    """Marian with norms before each sublayer, and a last one."""
+    made = _bart_like(values, head, "pegasus", "sinusoidal_halves")
+    for ours, part in (("encoder.body", "encoder"), ("decoder.stack", "decoder")):
+        made.tables[part]["norm_first"] = True
+        made.add(f"{ours}.norm.*", f"model.{part}.layer_norm.*")
+    made.unused += ("model.encoder.embed_positions", "model.decoder.embed_positions")
+    return made
+
+
 def _bart_like(values: Values, head: str, model_type: str, positions: str) -> Published:
-    """What BART and Marian share."""
+    """What BART, Marian and Pegasus share."""
     _require_no_head(values, head)
     D = values.size("d_model")
     made_of: dict[str, dict[str, Any]] = {}
@@ -558,6 +570,7 @@ ARCHITECTURES: dict[str, Callable[[Values, str], Published]] = {
     "t5": _t5,
     "bart": _bart,
     "marian": _marian,
+    "pegasus": _pegasus,
 }
 
 

@@ -322,7 +322,7 @@ def fitting_network(task: Task, weights: Path) -> Network:
                 f"{weights}: does not fit config.toml: {tensors} weights are too few for the layers"
             )
     try:
-        network = _network_on_meta(task)
+        network = network_on_meta(task)
     except ConfigError as error:
         raise CheckpointError(f"{weights}: does not fit config.toml: {error}") from None
     fitting_header(weights, dict(network.named_parameters()))
@@ -331,12 +331,12 @@ def fitting_network(task: Task, weights: Path) -> Network:
 
 def new_network(task: Task, device: torch.device) -> Network:
     """The network of a new run, on the meta device; ConfigError if the memory is too small."""
-    network = _network_on_meta(task)
+    network = network_on_meta(task)
     require_memory(network, task.config, device)
     return network
 
 
-def _network_on_meta(task: Task) -> Network:
+def network_on_meta(task: Task) -> Network:
     """A task's network on the meta device; ConfigError if its sizes exceed every machine's."""
     try:
         return task.build_meta()
@@ -372,7 +372,8 @@ def vetted_export(task: Task, run: Path) -> Path | None:
         return None
     network, (source, target) = task.build_meta(), vocabularies(task)
     assert isinstance(network, Generator)
-    spec = spec_of(task.config, network, source, target, task.output.specials)
+    output = task.output
+    spec = spec_of(task.config, network, source, target, output.specials, output.frame)
     return folder if _is_safe(folder, spec, source, target) else None
 
 

@@ -340,6 +340,16 @@ class Run:
         if output.specials.unk in output.encode([prefix])[0]:
             raise ConfigError(f"the prefix {prefix!r} holds what the model has no token for")
 
+    def require_fill(self, file: object = None) -> None:
+        """ConfigError for a run that cannot fill in what is missing in a text."""
+        if file is not None:
+            raise ConfigError("--fill is one text: leave out the file, or put <mask> into it")
+        if not self.task.fills:
+            raise ConfigError(
+                f"--fill: a run of {self.config.task.title} has not learned to fill in <mask>: "
+                "train one with --task pretrain, whose objective is not 'causal'"
+            )
+
     def is_input(self, path: str | os.PathLike[str]) -> bool:
         """Whether a file is an input itself, as a photo is, and not a list of inputs."""
         return bool(self.task.fallible) and is_media(os.fspath(path))

@@ -43,10 +43,12 @@ def pretrain_defaults(task: dict[str, Any], seen: Survey) -> dict[str, Any]:
     context = 64 if small else 128
     cut = own.get("kind", "bpe")  # whatever it is, the marks are needed
     pieces = {"kind": cut, "size": {"char": 5000, "word": 30_000}.get(cut, size)}
+    if "head" in parts and cut not in ("char", "bytes"):  # nothing is written: "end." is two words
+        pieces["split_punctuation"] = True
     pieces |= {"mask": True} if c.OBJECTIVES.get(kind, c.Masked).needs_mask else {}
     pieces |= {"sentinels": 32} if kind == "spans" else {}
     return parts | {
-        "task": {"tokenizer": pieces, "context": context},
+        "task": {"objective": {"kind": kind}, "tokenizer": pieces, "context": context},
         "train": {
             "rate": 2e-3 if small else 5e-4 if large else 1e-3,
             "batch_tokens": 2048 if small else 8192 if large else 4096,

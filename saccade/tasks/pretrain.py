@@ -24,7 +24,7 @@ from saccade.data.batches import Batch
 from saccade.data.corpora import Array, Column, Corpus
 from saccade.data.fields import Lines
 from saccade.data.lines import Example
-from saccade.errors import ConfigError
+from saccade.errors import ConfigError, DataError
 from saccade.models.build import build_meta
 from saccade.models.networks import Generator, Network, TokenPredictor, TwoWays, shifted
 from saccade.nn.loss import label_loss
@@ -120,7 +120,7 @@ def pack(starts: Array, context: int) -> Array:
 class Pretraining(PlainText):
     """What all objectives share that read rows: batches, and how well their targets are said."""
 
-    fills = True  # <mask> in an input, as far as it has one
+    fills = True
 
     def __init__(self, config: c.Config, lines: Lines):
         super().__init__(config, lines)
@@ -217,7 +217,9 @@ class Pretraining(PlainText):
             sums = {name: sums.get(name, 0.0) + value for name, value in found.sums.items()}
             count, pairs = count + found.targets, pairs + batch.count
             yield done / len(batches)
-        means = {name: value / max(count, 1) for name, value in sums.items()}
+        if not count:
+            raise DataError("nothing to measure on: the vocabulary has no token of this text")
+        means = {name: value / count for name, value in sums.items()}
         perplexity = exp(min(means["loss"], 100.0))
         scores = {"loss": means["loss"], "perplexity": perplexity, "accuracy": means["accuracy"]}
         if self.paired:
@@ -246,11 +248,19 @@ class Pretraining(PlainText):
 
     def read_masks(self, text: str, marks: Iterable[int]) -> list[int]:
         """The ids of a text, with a mark in place of every <mask>, and one at its end."""
-        first, *others = self.tokenizer.encode(text.split(MASK))
-        read = list(first)
+        before, _, after, *_ = self.tokenizer.frame
+        first, *others = self.tokenizer.encode(self.between_masks(text))
+        read = [*before, *first]
         for mark, ids in zip(marks, others, strict=False):
             read += [mark, *ids]
-        return [*read, self.tokenizer.specials.eos]
+        return [*read, *after]
+
+    def between_masks(self, text: str) -> list[str]:
+        """What stands between the masks; a published model's pieces begin with their blank."""
+        parts = text.split(MASK)
+        if self.tokenizer.config.kind != "imported":
+            return parts
+        return [*(part.rstrip(" ") for part in parts[:-1]), parts[-1]]
 
 
 class Judged(NamedTuple):
@@ -386,6 +396,8 @@ class Fill(Pretraining):
         """The text with these tokens in place of its masks."""
         first, *others = text.split(MASK)
         pieces = self.tokenizer.decode([[token] for token in tokens])
+        if self.tokenizer.config.kind == "imported":
+            pieces = [piece.strip(" ") for piece in pieces]
         return first + "".join(a + b for a, b in zip(pieces, others, strict=True))
 
     def score(

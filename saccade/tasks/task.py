@@ -90,6 +90,7 @@ class Task(ABC):
     source_name: ClassVar[str] = "source"  # of the files of fields in a run
     target_name: ClassVar[str] = "target"
     higher_is_better: ClassVar[bool] = True
+    fills: ClassVar[bool] = False  # whether an input may have <mask> in place of what is missing
     ranks: ClassVar[bool] = False  # whether there are runners-up to an answer without a search
     # of the table decode, what a task without a search obeys besides how it is computed
     obeyed: ClassVar[frozenset[str]] = frozenset()

@@ -104,14 +104,15 @@ class Imported(Tokenizer):
     def restored(cls, config: c.Tokenizer, content: Mapping[str, Any]) -> Self:
         """What `save` wrote; ValueError or worse if it is anything else."""
         own = content["imported"]
-        numbers = [*own["specials"], *own["dropped"], *chain(*own["frame"].values())]
+        *marks, sentinels = own["specials"]
+        numbers = [*marks, *sentinels, *own["dropped"], *chain(*own["frame"].values())]
         if len(own["specials"]) != len(Specials._fields) or len(numbers) > MAX_VOCABULARY:
             raise ValueError("imported: its special ids are not whole")
         if not all(i is None or type(i) is int for i in numbers):
             raise ValueError("imported: a special id is no whole number")
         frame = Frame(**{name: tuple(ids) for name, ids in own["frame"].items()})
         try:
-            specials = Specials(*own["specials"])
+            specials = Specials._make([*marks, tuple(sentinels)])
             return cls(config, content["tokenizer"], specials, frame, own["dropped"])
         except BaseException as error:
             raise _plain(error) from None
@@ -162,11 +163,12 @@ def imported(
     `line` those before the first token of a language model.
     """
     try:
-        content = {key: value for key, value in content.items() if key in PARTS}
+        parts: dict[str, Any] = {"version": "1.0"} | {key: content.get(key) for key in PARTS}
+        content = parts | {"added_tokens": parts["added_tokens"] or []}
         vetted(content, rows)
         frame = _frame(content, specials)
         frame = frame._replace(start=tuple(start) or (specials.bos,), line=tuple(line))
-        config = c.Tokenizer(kind="imported", size=rows)
+        config = c.Tokenizer(kind="imported", size=rows, mask=specials.mask is not None)
         dropped = [one["id"] for one in content.get("added_tokens") or () if one.get("special")]
         return Imported(config, content, specials, frame, dropped)
     except BaseException as error:  # HF raises no narrower class
@@ -176,7 +178,7 @@ def imported(
 
 
 PARTS = (
-    *("version", "added_tokens", "normalizer", "pre_tokenizer"),
+    *("added_tokens", "normalizer", "pre_tokenizer"),
     *("post_processor", "decoder", "model"),
 )
 
