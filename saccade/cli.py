@@ -82,6 +82,10 @@ def train(
     data: DataOrConfig,
     task: TaskName = None,
     dev: DevFiles = None,
+    from_run: Annotated[
+        Path | None,
+        typer.Option("--from", help="A run to start from: vocabulary and weights."),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="The run's directory.")] = None,
     settings: Settings = None,
 ) -> None:
@@ -89,13 +93,14 @@ def train(
     from saccade.training.stop import Interrupted, Stop
 
     with Stop() as stop:
-        from saccade.setup.choose import survey_and_fill
-        from saccade.training.session import new_folder, save_unprepared, start
+        from saccade.training.session import fill, new_folder, save_unprepared, start
 
         raw, where = _gathered(data, task, dev, settings)
+        if from_run is not None:
+            raw["start"] = {**raw.get("start", {}), "run": str(from_run)}
         try:
             with stop.interruptible():
-                config, reason, seen = survey_and_fill(raw, where)
+                config, reason, seen = fill(raw, where)
         except Interrupted:
             _stopped(save_unprepared(raw, out))
         folder = new_folder(config, out)
@@ -163,6 +168,9 @@ def predict(
     details: Annotated[
         bool, typer.Option("--details", help="With --json: tokens, alternatives, the beam's tree.")
     ] = False,
+    fill: Annotated[
+        str, typer.Option(help="One text, with <mask> in place of what is missing.")
+    ] = "",
     quantiles: Annotated[
         str, typer.Option(help="Of a forecast, as in --quantiles 0.1,0.5,0.9.")
     ] = "",
@@ -204,6 +212,9 @@ def predict(
     alone = file is not None and model.is_input(file)
     if alone:  # not a list of inputs
         inputs = [str(file)]
+    if fill:
+        model.require_fill(file)
+        inputs, name, alone = [fill], "--fill", True
     if stream:
         lone = nbest == 1 and (width or 1) == 1 and not (prefix or prefixes or others or as_json)
         if not lone or int8 or engine == "ctranslate2":

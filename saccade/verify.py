@@ -6,6 +6,7 @@ what any mistake makes. All is done on the CPU, in single precision.
 """
 
 import copy
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
@@ -26,10 +27,11 @@ from saccade.models.forecaster import StepForecaster
 from saccade.models.networks import Generator, Network, TokenPredictor, shifted
 from saccade.nn.distributions import Distribution
 from saccade.nn.dropout import RowSlice, slice_of
-from saccade.nn.padded import Padded
+from saccade.nn.padded import Padded, View
 from saccade.runs import checkpoints, files
 from saccade.runs.guard import check_ids, own_paths
 from saccade.runs.run import load
+from saccade.runs.start import TAKEN, first_weights
 from saccade.setup.prepare import reopen
 from saccade.tasks.generate import GeneratingTask
 from saccade.tasks.task import Task
@@ -155,7 +157,10 @@ def padding_is_invisible(sample: Sample) -> Law:
 def widened(padded: Padded) -> Padded:
     words = None if padded.words is None else F.pad(padded.words, (0, 7), value=-1)
     beside = (0, 0) * (padded.values.dim() - 2)  # the numbers of a vector
-    return Padded(F.pad(padded.values, (*beside, 0, 7)), padded.lengths, words)
+    view = padded.view
+    if view is not None:
+        view = View(*(F.pad(part, (0, 7)) for part in (view.order, view.sight, view.places)))
+    return Padded(F.pad(padded.values, (*beside, 0, 7)), padded.lengths, words, view)
 
 
 def beam_of_one_is_greedy(sample: Sample) -> Law:
@@ -231,7 +236,7 @@ def resuming_is_never_having_stopped(sample: Sample) -> Law:
 
     def replay(folder: Path, last: int) -> None:
         folder.mkdir(exist_ok=True)
-        trainer, stop = Trainer(task, copy.deepcopy(sample.network), folder), Stop()
+        trainer, stop = Trainer(task, _in_training(sample, task, folder), folder), Stop()
         path, _ = checkpoints.latest(folder / "checkpoints")
         if path is not None:
             restore(trainer, path)
@@ -255,6 +260,16 @@ def resuming_is_never_having_stopped(sample: Sample) -> Law:
     return replace(
         measured(both[0], both[1], 0.0), note=f"{REPLAY_STEPS} steps, stopped after 2 or 3"
     )
+
+
+def _in_training(sample: Sample, task: Task, folder: Path) -> Network:
+    """The network as it is in training, for a run in another folder."""
+    if sample.config.start is None:
+        return copy.deepcopy(sample.network)
+    shutil.copyfile(sample.folder / TAKEN, folder / TAKEN)
+    network = first_weights(task.build_meta(), task.config, folder)  # with adapters
+    files.load_weights(sample.folder / "model.safetensors", network)
+    return network
 
 
 def measured(one: Tensor, other: Tensor, limit: float) -> Law:

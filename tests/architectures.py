@@ -53,12 +53,14 @@ ENCODERS: dict[str, dict[str, Any]] = {
     "gru": RECURRENT | {"cell": "gru", "num_layers": 2, "residual": True},
     "lstm": RECURRENT | {"cell": "lstm", "num_layers": 2},
     "lstm_one_way": RECURRENT | {"cell": "lstm", "bidirectional": False},
+    "elmo": RECURRENT | {"cell": "lstm", "num_layers": 2, "separate": True, "mix": True},
     "transformer": TRANSFORMER,
     "transformer_post": TRANSFORMER | {"norm_first": False, "activation": "gelu"},
     "transformer_rotary": TRANSFORMER
     | {"positions": "rotary", "norm": "rms", "activation": "swiglu"},
     "transformer_learned": TRANSFORMER | {"positions": "learned", "max_positions": 40},
     **PUBLISHED,
+    "transformer_causal": TRANSFORMER | {"causal": True},
     "bert": TRANSFORMER | BERT | {"segments": 2},
     "convolution": {"kind": "convolution", "dim": 16, "num_layers": 2, "dropout": 0.0},
 }

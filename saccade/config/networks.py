@@ -23,9 +23,16 @@ class Recurrent(Strict):
 
 class RecurrentEncoder(Recurrent):
     bidirectional: bool = True  # each direction has half the width
+    # each direction has layers of its own, which never see the other's, as in ELMo
+    separate: bool = False
+    mix: bool = False  # the memory is a learned mix of the embeddings and all layers, as in ELMo
 
     @model_validator(mode="after")
     def halves(self) -> Self:
+        if self.separate and not self.bidirectional:
+            raise ValueError("separate: there is one direction: set bidirectional = true")
+        if self.mix and self.num_layers == 1:
+            raise ValueError("mix: there is one layer and nothing to mix: set num_layers = 2")
         if self.bidirectional and self.dim % 2:
             raise ValueError(
                 f"dim ({self.dim}) must be even when bidirectional: each direction has half"
@@ -114,6 +121,7 @@ class Transformer(Strict):
 
 
 class TransformerEncoder(Transformer):
+    causal: bool = False  # a position sees those before it alone, as in a language model
     # vectors for the first text, the second and so on, where separators part them; 0 is none
     segments: Annotated[int, Field(ge=0, le=1024)] = 0
 

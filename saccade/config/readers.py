@@ -33,6 +33,8 @@ class Tokenizer(Strict):
     split_punctuation: bool = False  # "end." is two words; its blanks are not restored exactly
     separator: str = ""  # between words, as ";" in V;IND;PST; "" is any blanks
     mask: bool = False  # whether there is <mask>, in place of a token that is hidden
+    # <0>, <1> ..., each in place of a span that is hidden
+    sentinels: Annotated[int, Field(ge=0, le=1000)] = 0
 
     @model_validator(mode="after")
     def words(self) -> Self:
@@ -76,11 +78,20 @@ class Picture(Strict):
     cell: Stride = 16  # the side of a grid's cell, in pixels
     channels: Annotated[int, Field(gt=0, le=1024)] = 32  # of the first layer of the CNN
     blocks: Annotated[int, Field(gt=0, le=16)] = 1  # of the CNN, each time it halves the picture
+    standardised: bool = False  # the CNN's filters: mean 0, length 1; better from scratch
     # augmentation, in training alone
     crop: Annotated[float, Field(ge=0.0, le=0.5)] = 0.0  # moved by up to this share of its sides
     zoom: Annotated[float, Field(ge=0.0, le=0.5)] = 0.0  # each side scaled by up to this share
+    turn: Annotated[float, Field(ge=0.0, le=180.0)] = 0.0  # turned by up to so many degrees
+    shear: Annotated[float, Field(ge=0.0, le=1.0)] = (
+        0.0  # a row moves by this share of its distance
+    )
     flip: bool = False  # half of the pictures are mirrored
     colour: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0  # brightness, contrast and saturation
+    tint: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0  # each colour with this much of the others
+    erase: Annotated[float, Field(ge=0.0, le=1.0)] = (
+        0.0  # a rectangle of up to this share of a side
+    )
 
     @model_validator(mode="after")
     def whole_cells(self) -> Self:
@@ -92,6 +103,11 @@ class Picture(Strict):
         if self.stem == "residual":
             _require_power_of_two("cell", self.cell)
         return self
+
+    @property
+    def augments(self) -> bool:
+        moves = self.crop or self.zoom or self.turn or self.shear or self.flip
+        return bool(moves or self.colour or self.tint or self.erase)
 
     @property
     def colours(self) -> int:

@@ -15,13 +15,18 @@ from saccade.config.networks import (
     Head,
     Horizon,
     Output,
+    PerToken,
     PerWord,
     Pooled,
     Pyramid,
     RecurrentDecoder,
     RecurrentEncoder,
+    Transformer,
+    TransformerEncoder,
 )
+from saccade.config.objectives import Bidirectional
 from saccade.config.readers import NonNegative, Positive, PositiveFloat, Share, Strict
+from saccade.config.start import LowRank, Start
 from saccade.config.tasks import (
     Data,
     Forecast,
@@ -61,6 +66,8 @@ class Train(Strict):
     scheduled_sampling: Share = 0.0
     # the weight of a CTC loss of the encoder beside the decoder's: for sound
     ctc: Share = 0.0
+    # the weight of what the encoder alone says of a target's words, in no order: for pictures
+    bag: Share = 0.0
 
     # decay of the moving average of weights; 0 is off
     average: Annotated[float, Field(ge=0, lt=1)] = 0.0
@@ -86,6 +93,7 @@ class Config(Strict):
     task: Task
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
     data: Data = Data()
+    start: Start | None = None
     encoder: Encoder | None = None
     decoder: Decoder | None = None
     head: Head | None = None
@@ -117,10 +125,21 @@ class Config(Strict):
                 raise ValueError("head: without shortcut it needs a table [encoder]")
             if self.task.frame.cycle and self.task.season == 1:
                 raise ValueError("task: frame.cycle needs a season of more than one step")
+        if self.start is not None and isinstance(self.task, Forecast):
+            raise ValueError("start: a forecast begins with nothing: remove the table [start]")
+        parts = (self.encoder, self.decoder)
+        if isinstance(self.start, LowRank) and not any(isinstance(p, Transformer) for p in parts):
+            raise ValueError(
+                "start: kind 'lora' is for the linear layers of a Transformer, and this network "
+                "has none: use frozen, gradual or whole"
+            )
+        if isinstance(self.task, Pretrain):
+            self._fits_objective(self.task)
         if self.train.scheduled_sampling and self.task.kind != "translate":
             raise ValueError("train: scheduled_sampling is for the task 'translate' alone")
-        if self.train.ctc and self.task.kind != "translate":
-            raise ValueError("train: ctc is for the task 'translate' alone")
+        for key in ("ctc", "bag"):
+            if getattr(self.train, key) and self.task.kind != "translate":
+                raise ValueError(f"train: {key} is for the task 'translate' alone")
         if self.decode.ctc and not self.train.ctc:
             raise ValueError("decode: ctc is for a network that has CTC: set train.ctc, too")
         pooled = self.head.pool if isinstance(self.head, Pooled | Horizon) else ""
@@ -191,3 +210,29 @@ class Config(Strict):
                     "task: joint needs the same settings in task.source and task.target"
                 )
         return self
+
+    def _fits_objective(self, task: Pretrain) -> None:
+        """ValueError where an objective asks for what the network cannot do."""
+        if task.objective.needs_view and not isinstance(self.encoder, TransformerEncoder):
+            raise ValueError(
+                f"encoder: {task.title} needs positions that see only some others: set "
+                "encoder.kind = 'transformer', or use the objective 'masked'"
+            )
+        if isinstance(self.encoder, Pyramid):
+            raise ValueError("encoder: a pyramid has fewer positions than there are tokens")
+        if isinstance(task.objective, Bidirectional):
+            apart = isinstance(self.encoder, RecurrentEncoder) and self.encoder.separate
+            if not apart or getattr(self.encoder, "mix", False):
+                raise ValueError(
+                    f"encoder: {task.title} needs two directions that never see each other: set "
+                    "encoder.kind = 'recurrent', encoder.separate = true and encoder.mix = false"
+                )
+            if isinstance(self.head, PerToken) and self.head.dense == "off" and self.head.tied:
+                raise ValueError(
+                    "head: a direction has half of the width: set head.dense, or head.tied = false"
+                )
+        if self.encoder and self.decoder and self.encoder.dim != self.decoder.dim:
+            raise ValueError(
+                f"{task.title} shares one embedding table: make encoder.dim ({self.encoder.dim}) "
+                f"and decoder.dim ({self.decoder.dim}) equal"
+            )

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, get_args
 from pydantic import Field, model_validator
 
 from saccade.config.networks import HEADS, Frame
-from saccade.config.objectives import OBJECTIVES, Masked, Objective, Part
+from saccade.config.objectives import OBJECTIVES, Masked, Objective, Part, Spans
 from saccade.config.readers import Label, Numbers, Positive, Reader, Strict, Tokenizer, Tuple
 
 Column = int | str
@@ -121,6 +121,13 @@ class Pretrain(TaskSettings):
                 f"the objective '{self.objective.kind}' needs a tokenizer that has <mask>: set "
                 "task.tokenizer.mask = true"
             )
+        if isinstance(self.objective, Spans) and not self.vocabulary:
+            spans = self.objective.most_spans(self.context)
+            if self.tokenizer.sentinels < spans:
+                raise ValueError(
+                    f"a context of {self.context} tokens has {spans} spans, which need a sentinel "
+                    f"each: set task.tokenizer.sentinels = {spans}, or a shorter context"
+                )
         return self
 
 

@@ -15,6 +15,7 @@ from saccade.config.decoding import Decode
 from saccade.config.legacy import modernize
 from saccade.config.networks import Decoder, Encoder, Head
 from saccade.config.schema import Config, Train
+from saccade.config.start import Start
 from saccade.config.tasks import Data, Task
 from saccade.errors import ConfigError
 
@@ -228,7 +229,7 @@ def kind_of(model: type[BaseModel]) -> str:
 def _elsewhere(name: str) -> list[str]:
     """Where a key of this name does exist, for the user who put it into the wrong table."""
     tables = {"task": Task, "data": Data, "encoder": Encoder, "decoder": Decoder, "head": Head}
-    tables |= {"train": Train, "decode": Decode}
+    tables |= {"train": Train, "decode": Decode, "start": Start}
     owners = [
         table
         for table, kind in tables.items()

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from os.path import dirname
 from pathlib import Path
-from typing import TypeAlias, assert_never
+from typing import NamedTuple, TypeAlias, assert_never
 
 from saccade import config as c
 from saccade.data.fields import SourceLabels, Text
@@ -13,7 +13,26 @@ from saccade.data.numbers import NumbersField, NumbersFitting
 from saccade.data.pictures import PictureField, PictureFitting
 from saccade.data.sounds import SoundField, SoundFitting
 from saccade.errors import CheckpointError
-from saccade.text.tokenizers import Counts
+from saccade.text.tokenizers import Counts, Tokenizer
+
+
+class Vocabularies(NamedTuple):
+    """Tokenizers that a new task takes over from another run, in place of fitting its own."""
+
+    sources: tuple[Tokenizer | None, ...] = ()  # by the number of the source
+    target: Tokenizer | None = None
+
+    def of_source(self, number: int) -> Tokenizer | None:
+        return self.sources[number] if number < len(self.sources) else None
+
+
+class Known:
+    """A vocabulary that is there already: nothing is counted."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+
+    def add(self, text: str) -> None: ...
 
 
 class LabelCounts:
@@ -26,16 +45,16 @@ class LabelCounts:
         self.labels[text] += 1
 
 
-Counting: TypeAlias = Counts | LabelCounts | Fitting
+Counting: TypeAlias = Counts | Known | LabelCounts | Fitting
 Readable: TypeAlias = Text | SourceLabels | MediaField  # fields of a source
 
 
-def counting(reader: c.Reader, data: c.Data) -> Counting:
+def counting(reader: c.Reader, data: c.Data, given: Tokenizer | None = None) -> Counting:
     """What a field of this kind is fitted by, before it has seen an example."""
     cache_bytes = data.cache_mb << 20
     match reader:
         case c.Tokenizer():
-            return Counts(reader)
+            return Counts(reader) if given is None else Known(given)
         case c.Label():
             return LabelCounts()
         case c.Numbers():
@@ -53,6 +72,8 @@ def fitted(counts: Counting, text: type[Text], data: c.Data) -> Readable:
     match counts:
         case Counts():
             return text.fit(counts)
+        case Known():
+            return text(counts.tokenizer)
         case LabelCounts():
             return SourceLabels.fit(counts.labels)
         case Fitting():

@@ -43,7 +43,7 @@ class PictureField(MediaField):
 
     def collate(self, rows: Sequence[Array], keys: Sequence[Any] | None) -> Padded:
         reader, side = self.reader, self.reader.cell
-        if keys is not None and (reader.crop or reader.zoom or reader.flip or reader.colour):
+        if keys is not None and reader.augments:
             rows = [augmented(row, reader, key) for row, key in zip(rows, keys, strict=True)]
         pictures = np.stack(rows)
         high, wide = reader.grid
@@ -150,20 +150,55 @@ def augmented(picture: Array, reader: c.Picture, key: Any) -> Array:
     """A picture moved, mirrored and recoloured by random numbers that the key decides."""
     draw = generator(key)
     down, right, mirror, light, contrast, saturation, *zooms = draw.uniform(-1.0, 1.0, 8)
-    if reader.crop or reader.zoom:
+    if reader.turn or reader.shear:
+        angle, slant = draw.uniform(-1.0, 1.0, 2) * (np.deg2rad(reader.turn), reader.shear)
+        scale = 1.0 + reader.zoom * np.array(zooms)
+        move = reader.crop * np.array([down, right]) * picture.shape[:2]
+        picture = _warped(picture, angle, slant, scale, move)
+    elif reader.crop or reader.zoom:
         places = zip((down, right), zooms, picture.shape[:2], strict=True)
         rows, columns = (_moved(n, a * reader.crop, b * reader.zoom) for a, b, n in places)
         picture = picture[rows[:, None], columns]
     if reader.flip and mirror > 0:
         picture = picture[:, ::-1]
-    if reader.colour:
+    if reader.colour or reader.tint:
         x = picture.astype(np.float32)
         x = x + 128.0 * reader.colour * light
         x = x.mean() + (x - x.mean()) * (1.0 + reader.colour * contrast)
         grey = x.mean(-1, keepdims=True)
         x = grey + (x - grey) * (1.0 + reader.colour * saturation)
+        if reader.tint:
+            mixed = np.eye(reader.colours) + reader.tint * draw.normal(size=(reader.colours,) * 2)
+            x = (x - 128.0) @ mixed.T.astype(np.float32) + 128.0
         picture = np.clip(x, 0.0, 255.0).astype(np.uint8)
+    if reader.erase:
+        sides = draw.uniform(0.0, reader.erase, 2) * picture.shape[:2]
+        first = draw.uniform(0.0, 1.0, 2) * (picture.shape[:2] - sides)
+        (top, left), (bottom, end) = first.astype(int), (first + sides).astype(int)
+        picture = picture.copy()
+        picture[top:bottom, left:end] = draw.integers(0, 256, reader.colours)
     return picture
+
+
+def _warped(picture: Array, angle: float, slant: float, scale: Array, move: Array) -> Array:
+    """A picture turned, sheared, scaled and moved about its middle, between pixels by their mean.
+
+    The edge goes on beyond it.
+    """
+    high, wide = picture.shape[:2]
+    turned = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+    seen = (turned @ [[1.0, 0.0], [slant, 1.0]]) * scale
+    down, right = np.arange(high) - (high - 1) / 2, np.arange(wide) - (wide - 1) / 2
+    parts = []
+    for row, side in zip((0, 1), (high, wide), strict=True):
+        places = seen[row, 0] * down[:, None] + seen[row, 1] * right + (side - 1) / 2 + move[row]
+        places = np.clip(places, 0.0, side - 1.0).astype(np.float32)
+        before = np.minimum(places.astype(np.int64), max(side - 2, 0))
+        parts.append((before, np.minimum(before + 1, side - 1), (places - before)[..., None]))
+    (top, bottom, below), (left, end, beside) = parts
+    above = picture[top, left] * (1 - beside) + picture[top, end] * beside
+    under = picture[bottom, left] * (1 - beside) + picture[bottom, end] * beside
+    return np.rint(above * (1 - below) + under * below).astype(np.uint8)  # type: ignore[no-any-return]
 
 
 def _moved(side: int, move: float, zoom: float) -> Array:

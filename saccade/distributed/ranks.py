@@ -100,7 +100,8 @@ class SharedRanks(Ranks):
         for other in ranks[2:]:
             self.sum += other
         for parameter, view in zip(self.parameters, self.summed, strict=True):
-            parameter.grad = view
+            if parameter.requires_grad:
+                parameter.grad = view
         return notes
 
 

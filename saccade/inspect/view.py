@@ -6,9 +6,10 @@ from saccade.data.media import MediaField
 from saccade.data.pictures import PictureField
 from saccade.data.sounds import SoundField
 from saccade.errors import ConfigError
-from saccade.inspect import attention, captions, speech
-from saccade.models.networks import Generator
+from saccade.inspect import attention, captions, filled, speech
+from saccade.models.networks import Generator, TokenPredictor
 from saccade.runs.run import Run
+from saccade.tasks.pretrain import Fill, Restore
 from saccade.tasks.translate import Translate
 
 
@@ -23,9 +24,22 @@ def inspect(
 
     The output is `target`, or what the run predicts. Of a picture the path over it is drawn, by
     the last layer of attention; of a sound when each token was heard, and of other sources the
-    alignment, by the mean of all layers; `layer` says which one instead.
+    alignment, by the mean of all layers; `layer` says which one instead. Of a text in which <mask>
+    is to be filled in, what its tokens attend to.
     """
     task, network = run.task, run.network
+    if task.fills and isinstance(item, str):
+        if target:
+            raise ConfigError("target: what is missing is filled in by the run: leave it out")
+        if isinstance(task, Fill) and isinstance(network, TokenPredictor):
+            alignment = filled.own_attention(task, network, item)
+            text = run.predict([item])[0].text or item
+        else:
+            assert isinstance(task, Restore)
+            assert isinstance(network, Generator)
+            text, alignment = filled.restored(task, network, item)
+        attention.draw_picture(alignment if layer is None else alignment.only(layer), out)
+        return text
     if not isinstance(task, Translate) or not isinstance(network, Generator):
         raise ConfigError(
             f"the task '{run.config.task.kind}' has no decoder that attends to a source: there is "

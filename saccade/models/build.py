@@ -20,12 +20,14 @@ from saccade.models.networks import (
     Regressor,
     Tagger,
     TokenPredictor,
+    TwoWays,
 )
 from saccade.nn import attention, bodies, distributions, horizon, positions, stems
 from saccade.nn.convolution import GatedConvolution
 from saccade.nn.dropout import WordDropout
+from saccade.nn.lora import AdaptedLinear, adapt
 from saccade.nn.products import Linear
-from saccade.nn.recurrent import Recurrent, build_layer
+from saccade.nn.recurrent import LayerMix, Recurrent, Separate, build_layer
 from saccade.nn.stems import Embedding
 from saccade.nn.transformer import Block, CausalStack, build_norm
 from saccade.text.vocab import Inventory, Specials
@@ -49,7 +51,10 @@ def build(
 def build_meta(config: c.Config, sources: Sequence[Source], target: Target) -> Network:
     """A configuration's network without memory: shapes alone, on the meta device."""
     with torch.device("meta"), NoInit():
-        return build_network(config, sources, target)
+        network = build_network(config, sources, target)
+        if isinstance(start := config.start, c.LowRank):
+            adapt(network, start.products, start.rank, start.alpha, start.dropout)
+    return network
 
 
 class NoInit(TorchFunctionMode):
@@ -91,8 +96,16 @@ def build_network(config: c.Config, sources: Sequence[Source], target: Target) -
                 return build_generator(config, encoder, target)
             assert isinstance(encoder, encoders.Encoder)
             assert isinstance(encoder.stem, stems.TextStem)
-            says = build_token_head(config.head, encoder.stem.embedding)
-            return TokenPredictor(encoder, says, label_smoothing=train.label_smoothing)
+            embedding = encoder.stem.embedding
+            if isinstance(config.task.objective, c.Bidirectional):
+                says = build_token_head(config.head, embedding, encoder.dim // 2)
+                return TwoWays(encoder, says, label_smoothing=train.label_smoothing)
+            says = build_token_head(config.head, embedding, encoder.dim)
+            pair, weight = build_pair_head(config.task, encoder.dim)
+            smoothing = train.label_smoothing
+            return TokenPredictor(
+                encoder, says, pair, pair_weight=weight, label_smoothing=smoothing
+            )
         case c.Classify():
             assert config.head is not None
             assert encoder is not None
@@ -132,12 +145,15 @@ def build_generator(
     memory_dim = None if encoder is None else encoder.dim
     ends = token_ends(config.decoder, target, config.train.word_dropout)
     decoder = build_decoder(config.decoder, ends, memory_dim)
-    if isinstance(config.task, c.Translate) and config.task.joint:
+    shared = isinstance(config.task, c.Pretrain) and encoder is not None
+    if shared or (isinstance(config.task, c.Translate) and config.task.joint):
         assert isinstance(encoder, encoders.Encoder)
         assert isinstance(encoder.stem, stems.TextStem)
         assert isinstance(ends.embedding, Embedding)
         encoder.stem.embedding.weight = ends.embedding.weight
-    monotone = None
+    monotone = words = None
+    if config.train.bag and encoder is not None:
+        words = heads.BagOfWords(encoder.dim, target.size)
     if config.train.ctc and encoder is not None:
         monotone = heads.Monotone(encoder.dim, target.size, target.special[0])
     return Generator(
@@ -145,6 +161,8 @@ def build_generator(
         decoder,
         monotone=monotone,
         ctc=config.train.ctc,
+        words=words,
+        bag=config.train.bag,
         label_smoothing=config.train.label_smoothing,
         scheduled_sampling=config.train.scheduled_sampling,
         special=target.special,
@@ -228,9 +246,8 @@ def build_stem(
             return stems.PatchStem(size, reader.grid, dim)
         case c.Picture():
             colours, cell = reader.colours, reader.cell
-            return stems.ResidualStem(
-                colours, reader.grid, cell, dim, reader.channels, reader.blocks
-            )
+            shape = reader.channels, reader.blocks, reader.standardised
+            return stems.ResidualStem(colours, reader.grid, cell, dim, *shape)
         case _:
             assert_never(reader)
 
@@ -240,19 +257,13 @@ def build_body(
 ) -> bodies.Body:
     match config:
         case c.RecurrentEncoder():
-            layers = Recurrent(
-                config.cell,
-                config.dim,
-                config.dim,
-                config.num_layers,
-                bidirectional=config.bidirectional,
-                dropout=config.dropout,
-                residual=config.residual,
-            )
-            return bodies.RecurrentBody(layers, config.dropout)
+            mix = LayerMix(config.num_layers + 1) if config.mix else None
+            return bodies.RecurrentBody(build_recurrent(config), config.dropout, mix)
         case c.TransformerEncoder():
             parts = build_positions(config), build_blocks(config, None), build_last_norm(config)
-            return bodies.TransformerBody(*parts, config.dropout, build_first_norm(config))
+            body = bodies.TransformerBody(*parts, config.dropout, build_first_norm(config))
+            body.causal = config.causal
+            return body
         case c.Convolution():
             return bodies.ConvolutionBody(
                 build_positions(config),
@@ -272,6 +283,25 @@ def build_body(
             return bodies.NoBody(config.dropout)
         case _:
             assert_never(config)
+
+
+def build_recurrent(config: c.RecurrentEncoder) -> Recurrent | Separate:
+    """The layers of an encoder; separate directions have half of the width each."""
+
+    def stack(width: int, both: bool) -> Recurrent:
+        return Recurrent(
+            config.cell,
+            config.dim,
+            width,
+            config.num_layers,
+            bidirectional=both,
+            dropout=config.dropout,
+            residual=config.residual,
+        )
+
+    if config.separate:
+        return Separate(stack(config.dim // 2, False), stack(config.dim // 2, False))
+    return stack(config.dim, config.bidirectional)
 
 
 def build_decoder(
@@ -343,12 +373,21 @@ def build_head(
             assert_never(config)
 
 
-def build_token_head(config: c.PerToken, embedding: Embedding) -> heads.PerToken:
+def build_token_head(config: c.PerToken, embedding: Embedding, dim: int) -> heads.PerToken:
     """The head of a masked language model; its output may be the embedding table."""
-    output = Linear(embedding.embedding_dim, embedding.num_embeddings)
+    width = dim if config.dense == "off" else embedding.embedding_dim
+    output = Linear(width, embedding.num_embeddings)
     if config.tied:
         output.weight = embedding.weight
-    return heads.PerToken(embedding.embedding_dim, output, config.dense, config.norm_eps)
+    return heads.PerToken(dim, output, config.dense, config.norm_eps)
+
+
+def build_pair_head(task: c.Pretrain, dim: int) -> tuple[heads.Pooled | None, float]:
+    """BERT's head for two texts, with its weight: that of the tokens asked for in a row."""
+    if not isinstance(task.objective, c.Masked) or not task.objective.next_sentence:
+        return None, 0.0
+    head = heads.Pooled(dim, Linear(dim, 2), "first", 0.1, "tanh")
+    return head, task.objective.share * task.context
 
 
 def build_output(config: c.Output, dim: int, target: c.Reals) -> distributions.Distribution:
@@ -453,7 +492,7 @@ def init_weights(network: nn.Module) -> None:
         match module:
             case Embedding():
                 nn.init.normal_(module.weight, std=module.embedding_dim**-0.5)
-            case horizon.Effects() | horizon.Shortcut() | horizon.Spread():
+            case horizon.Effects() | horizon.Shortcut() | horizon.Spread() | LayerMix():
                 module.reset_parameters()
             case nn.Embedding():
                 nn.init.normal_(module.weight, std=0.02)
@@ -477,6 +516,8 @@ def init_weights(network: nn.Module) -> None:
                 nn.init.normal_(module.linear.weight, std=std)
             case distributions.Mixture():
                 module.spread_means()
+            case AdaptedLinear():
+                module.init_adapter()
 
 
 def _init_recurrent(layer: nn.RNNBase) -> None:

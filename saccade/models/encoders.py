@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from saccade.nn.bodies import Body
+from saccade.nn.bodies import Body, TransformerBody
 from saccade.nn.padded import Memory, Padded, end_to_end
 
 
@@ -20,7 +20,11 @@ class Encoder(nn.Module):
 
     def forward(self, source: Padded) -> Memory:
         read: Padded = self.stem(source)
-        return self.body(read.values, read.keep, read.lengths)  # type: ignore[no-any-return]
+        parts = read.values, read.keep, read.lengths
+        if source.view is None:
+            return self.body(*parts)  # type: ignore[no-any-return]
+        assert isinstance(self.body, TransformerBody)
+        return self.body(*parts, source.view)  # type: ignore[no-any-return]
 
 
 class EarlyFusion(nn.Module):

@@ -111,6 +111,26 @@ class Monotone(nn.Module):
         )
 
 
+class BagOfWords(nn.Module):
+    """Which words a target has, in no order: said at once by the mean of a memory.
+
+    Ma et al. 2018, arxiv.org/abs/1805.04871. It shows an encoder that begins with nothing, as a
+    picture's, what matters, long before the decoder asks it.
+    """
+
+    def __init__(self, dim: int, vocab_size: int):
+        super().__init__()
+        self.output = Linear(dim, vocab_size)
+
+    def forward(self, memory: Memory, target: Padded) -> Float[Tensor, ""]:
+        """The summed -log p of a target's words."""
+        mean = masked_mean(memory.values, memory.keep)
+        log_probs = self.output(mean).float().log_softmax(-1)  # (B, V)
+        said = Padded(target.values[:, 1:], (target.lengths - 2).clamp(min=0))  # without the marks
+        scores = log_probs.gather(1, said.values)
+        return -(scores if said.keep is None else scores * said.keep).sum()  # type: ignore[no-any-return]
+
+
 class PerToken(nn.Module):
     """A row of logits of the vocabulary for each position: (..., V).
 
@@ -122,11 +142,11 @@ class PerToken(nn.Module):
         super().__init__()
         self.activation = activation
         if activation != "off":
-            self.dense = Linear(dim, dim)
-            self.norm = nn.LayerNorm(dim, norm_eps)
+            self.dense = Linear(dim, output.in_features)
+            self.norm = nn.LayerNorm(output.in_features, norm_eps)
         self.output = output
 
-    def hidden(self, values: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
+    def hidden(self, values: Float[Tensor, "*B C"]) -> Float[Tensor, "*B D"]:
         """What the output layer reads."""
         match self.activation:
             case "off":
@@ -139,11 +159,11 @@ class PerToken(nn.Module):
                 values = F.gelu(self.dense(values), approximate="tanh")
         return computed(self.norm(values.float()))
 
-    def forward(self, values: Float[Tensor, "*B D"]) -> Float[Tensor, "*B V"]:
+    def forward(self, values: Float[Tensor, "*B C"]) -> Float[Tensor, "*B V"]:
         return self.output(self.hidden(values))  # type: ignore[no-any-return]
 
     def loss(
-        self, values: Float[Tensor, "N D"], gold: Int[Tensor, "N"], smoothing: float = 0.0
+        self, values: Float[Tensor, "N C"], gold: Int[Tensor, "N"], smoothing: float = 0.0
     ) -> Loss:
         """The loss of the tokens at some positions; their logits are never all in memory."""
         weight, bias = self.output.weight, self.output.bias

@@ -11,17 +11,18 @@ from math import nan
 from typing import Any, Protocol, runtime_checkable
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from saccade.models.decoders import Decoder, Inputs, RecurrentDecoder
 from saccade.models.encoders import AnyEncoder, Encoder
 from saccade.models.forecaster import AnyForecaster
-from saccade.models.heads import Monotone, PerToken, PerWord, Pooled
+from saccade.models.heads import BagOfWords, Monotone, PerToken, PerWord, Pooled
 from saccade.nn.distributions import Distribution
 from saccade.nn.dropout import uniform
 from saccade.nn.loss import Loss, label_loss
-from saccade.nn.padded import Memory, Padded
+from saccade.nn.padded import UNSCORED_ID, Memory, Padded
 from saccade.nn.state import detach
 
 
@@ -48,6 +49,8 @@ class Generator(nn.Module):
         special: Sequence[int] = (),
         monotone: Monotone | None = None,
         ctc: float = 0.0,
+        words: BagOfWords | None = None,
+        bag: float = 0.0,
     ):
         super().__init__()
         self.encoder = encoder
@@ -56,6 +59,7 @@ class Generator(nn.Module):
         self.scheduled_sampling = scheduled_sampling
         self.special = tuple(special)  # ids of the target that are no words
         self.monotone, self.ctc = monotone, ctc  # a second loss, and its weight
+        self.words, self.bag = words, bag  # another
 
     @property
     def carries(self) -> bool:
@@ -78,6 +82,9 @@ class Generator(nn.Module):
         if self.training and self.monotone is not None and memory is not None:
             aligned = self.monotone.loss(self.monotone(memory), memory.keep, batch.target)
             loss = replace(loss, sum=(1.0 - self.ctc) * loss.sum + self.ctc * aligned)
+        if self.training and self.words is not None and memory is not None:
+            unordered = self.words(memory, batch.target)
+            loss = replace(loss, sum=(1.0 - self.bag) * loss.sum + self.bag * unordered)
         # Truncated back-propagation: values go on, gradients stop.
         return loss, detach(state) if self.carries else None
 
@@ -137,25 +144,92 @@ class Tagger(Labeller):
 
 
 class TokenPredictor(nn.Module):
-    """An encoder and a head that says tokens, at those positions of the source that are scored."""
+    """An encoder and a head that says tokens, at those positions of the source that are scored.
+
+    With a second head it says whether a row is two texts that belong together; then the first
+    position of a target is the label of that.
+    """
 
     carries = False
 
-    def __init__(self, encoder: Encoder, head: PerToken, *, label_smoothing: float = 0.0):
+    def __init__(
+        self,
+        encoder: Encoder,
+        head: PerToken,
+        pair: Pooled | None = None,
+        *,
+        pair_weight: float = 0.0,
+        label_smoothing: float = 0.0,
+    ):
         super().__init__()
         self.encoder = encoder
         self.head = head
+        self.pair = pair
+        self.pair_weight = pair_weight  # in tokens
         self.label_smoothing = label_smoothing
+
+    def tokens(self, target: Padded) -> Padded:
+        """A target without the label of its pair."""
+        if self.pair is None:
+            return target
+        values = target.values.clone()
+        values[:, 0] = UNSCORED_ID
+        return Padded(values, target.lengths)
 
     def logits(self, sources: Sequence[Padded], target: Padded) -> Float[Tensor, "n V"]:
         """Those of the positions of the target that are scored, one after the other."""
         return self.head(target.scored(self.encoder(*sources).values))  # type: ignore[no-any-return]
 
+    def pairs(self, sources: Sequence[Padded]) -> Float[Tensor, "B 2"]:
+        """Whether the second text follows the first (0), or is another (1)."""
+        assert self.pair is not None
+        return self.pair(self.encoder(*sources))  # type: ignore[no-any-return]
+
     def forward(self, batch: Batch, carry: Any = None, progress: float = 1.0) -> tuple[Loss, None]:
-        target, memory = batch.target, self.encoder(*batch.sources)
+        memory, target = self.encoder(*batch.sources), self.tokens(batch.target)
         smoothing = self.label_smoothing if self.training else 0.0
         gold = target.scored(target.values)
-        return self.head.loss(target.scored(memory.values), gold, smoothing), None
+        loss = self.head.loss(target.scored(memory.values), gold, smoothing)
+        if self.pair is not None:
+            pairs = label_loss(self.pair(memory), batch.target.values[:, 0])
+            loss = replace(loss, sum=loss.sum + self.pair_weight * pairs.sum)
+        return loss, None
+
+
+class TwoWays(TokenPredictor):
+    """Two language models, one from each end, with one head: they share its words and no states.
+
+    A token is said from those before it, and once more from those after it.
+    Peters et al. 2018, arxiv.org/abs/1802.05365
+    """
+
+    def sides(self, sources: Sequence[Padded]) -> tuple[Tensor, Tensor]:
+        """For each position what was read before it, and what after it: (B, S, D / 2) each."""
+        memory: Memory = self.encoder(*sources)
+        values = memory.values
+        if memory.keep is not None:
+            values = values.masked_fill(~memory.keep.unsqueeze(-1), 0.0)
+        ahead, back = values.chunk(2, -1)
+        return F.pad(ahead[:, :-1], (0, 0, 1, 0)), F.pad(back[:, 1:], (0, 0, 0, 1))
+
+    def each(
+        self, sources: Sequence[Padded], target: Padded
+    ) -> tuple[Float[Tensor, "n V"], Float[Tensor, "n V"]]:
+        """The logits of either direction, at the positions of the target that are scored."""
+        before, after = self.sides(sources)
+        return self.head(target.scored(before)), self.head(target.scored(after))
+
+    def logits(self, sources: Sequence[Padded], target: Padded) -> Float[Tensor, "n V"]:
+        """Those of both together: the product of what each says."""
+        before, after = self.each(sources, target)
+        return before.log_softmax(-1) + after.log_softmax(-1)
+
+    def forward(self, batch: Batch, carry: Any = None, progress: float = 1.0) -> tuple[Loss, None]:
+        target = batch.target
+        gold = target.scored(target.values)
+        hidden = torch.cat([target.scored(side) for side in self.sides(batch.sources)])
+        smoothing = self.label_smoothing if self.training else 0.0
+        return self.head.loss(hidden, torch.cat([gold, gold]), smoothing), None
 
 
 class Regressor(nn.Module):

@@ -8,7 +8,7 @@ from math import inf, sqrt
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from saccade.nn.cache import KeysValues, Past
@@ -236,11 +236,13 @@ class SelfAttention(nn.Module):
         x: Float[Tensor, "B T D"],
         mask: Float[Tensor, "#B #H #T T"] | None = None,
         past: Past | None = None,
+        places: Int[Tensor, "B T"] | None = None,
     ) -> tuple[Float[Tensor, "B T D"], KeysValues | None]:
         """The attended values, and with a `past` the keys and values so far.
 
         With a `past` (even an empty one) it is causal; without, every position sees every other
-        that `mask`, which is added to the scores, leaves.
+        that `mask`, which is added to the scores, leaves. `places` are where positions stand, if
+        not one after the other.
         """
         each = self.queries + 2
         heads = self.qkv(x).unflatten(-1, (-1, each, self.head_dim)).transpose(1, 2)
@@ -251,7 +253,8 @@ class SelfAttention(nn.Module):
             key, value = heads[..., -2, :], heads[..., -1, :]  # (B, groups, T, K)
         if self.rotary:
             before = 0 if past is None else past.length
-            query, key = rotate(query, before, self.theta), rotate(key, before, self.theta)
+            query = rotate(query, before, self.theta, places)
+            key = rotate(key, before, self.theta, places)
         if past is None:
             mixed = multi_head(self, query, key, value, mask)
             return self.out(mixed.transpose(1, 2).flatten(2)), None
@@ -304,12 +307,18 @@ class CrossAttention(nn.Module):
         return self.out(mixed.transpose(1, 2).reshape(*x.shape[:2], -1)), (key, value)
 
 
-def additive_mask(keep: Bool[Tensor, "B S"] | None, dtype: torch.dtype) -> Tensor | None:
-    """What to add to scores so that only positions in `keep` count: made once for all layers."""
+def additive_mask(
+    keep: Bool[Tensor, "B S"] | Bool[Tensor, "B T S"] | None, dtype: torch.dtype
+) -> Tensor | None:
+    """What to add to scores so that only positions in `keep` count: made once for all layers.
+
+    They are the same for every query, or others for each.
+    """
     if keep is None:
         return None
     zeros = torch.zeros(keep.shape, dtype=dtype, device=keep.device)
-    return zeros.masked_fill_(~keep, -inf)[:, None, None, :]
+    added = zeros.masked_fill_(~keep, -inf)
+    return added[:, None] if keep.dim() == 3 else added[:, None, None, :]
 
 
 def masked_softmax(scores: Float[Tensor, "B H T S"], mask: Tensor) -> Float[Tensor, "B H T S"]:

@@ -6,23 +6,32 @@ from torch import Tensor, nn
 
 from saccade.nn.convolution import GatedConvolution
 from saccade.nn.dropout import Dropout
-from saccade.nn.padded import Memory, Padded, masked_mean
-from saccade.nn.recurrent import Recurrent, run_layer
+from saccade.nn.padded import Memory, Padded, View, masked_mean
+from saccade.nn.recurrent import LayerMix, Recurrent, Separate, run_layer
 from saccade.nn.transformer import Stack
 
 Keep = Bool[Tensor, "B S"] | None
 
 
 class RecurrentBody(nn.Module):
-    """Reads step by step; the summary is the top layer's last state in each direction."""
+    """Reads step by step; the summary is the top layer's last state in each direction.
 
-    def __init__(self, layers: Recurrent, dropout: float):
+    With a `mix` the memory is one of the embeddings and all layers, else it is the top layer.
+    """
+
+    def __init__(self, layers: Recurrent | Separate, dropout: float, mix: LayerMix | None = None):
         super().__init__()
         self.layers = layers
         self.drop = Dropout(dropout)
+        self.mix = mix
 
     def forward(self, x: Float[Tensor, "B S D"], keep: Keep, lengths: Int[Tensor, "B"]) -> Memory:
-        values, states = self.layers(self.drop(x), lengths=None if keep is None else lengths)
+        ends = None if keep is None else lengths
+        if self.mix is None:
+            values, states = self.layers(self.drop(x), lengths=ends)
+        else:
+            layers, states = self.layers.every(self.drop(x), None, ends)
+            values = self.mix([x, *layers])
         return Memory(self.drop(values), keep, states[-1][0])
 
 
@@ -30,9 +39,13 @@ class TransformerBody(Stack):
     """Every position looks at every other, layer after layer."""
 
     def forward(  # type: ignore[override]
-        self, x: Float[Tensor, "B S D"], keep: Keep, lengths: Int[Tensor, "B"]
+        self,
+        x: Float[Tensor, "B S D"],
+        keep: Keep,
+        lengths: Int[Tensor, "B"],
+        view: View | None = None,
     ) -> Memory:
-        x = super().forward(x, keep)
+        x = super().forward(x, keep, view)
         return Memory(x, keep, masked_mean(x, keep))
 
 

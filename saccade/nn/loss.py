@@ -113,8 +113,9 @@ class _Projected(torch.autograd.Function):
         nll = hidden.new_zeros((), dtype=torch.float32)
         total = torch.zeros_like(nll)  # of lse z
         d_hidden = torch.empty_like(hidden)
-        d_weight = torch.zeros_like(weight)
-        d_bias = None if bias is None else torch.zeros_like(bias)
+        _, learns, bias_learns, *_ = ctx.needs_input_grad  # a frozen layer has no gradient
+        d_weight = torch.zeros_like(weight) if learns else None
+        d_bias = torch.zeros_like(bias) if bias is not None and bias_learns else None
         for rows in _chunks(hidden, weight):
             some, chosen = hidden[rows], targets[rows, None]
             z = linear(some, used, used_bias)  # (n, V)
@@ -124,7 +125,8 @@ class _Projected(torch.autograd.Function):
             total += lse.sum()
             slope = p.scatter_add_(1, chosen, p.new_full(chosen.shape, smoothing - 1.0)).to(kind)
             d_hidden[rows] = times(slope, used)
-            d_weight += transposed_times(slope, some)
+            if d_weight is not None:
+                d_weight += transposed_times(slope, some)
             if d_bias is not None:
                 d_bias += slope.sum(0, dtype=d_bias.dtype)
         loss = (1 - smoothing) * nll
@@ -132,9 +134,11 @@ class _Projected(torch.autograd.Function):
             summed = hidden.sum(0, dtype=weight.dtype)  # (D,)
             mean = summed @ weight.mean(0)
             d_hidden -= (each * weight.sum(0)).to(kind)
-            d_weight -= each * summed
-            if bias is not None and d_bias is not None:
+            if d_weight is not None:
+                d_weight -= each * summed
+            if bias is not None:
                 mean = mean + hidden.size(0) * bias.mean()
+            if d_bias is not None:
                 d_bias -= each * hidden.size(0)
             loss = loss + smoothing * (total - mean)
         ctx.save_for_backward(d_hidden, d_weight, d_bias)
@@ -145,5 +149,5 @@ class _Projected(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         scale = gradients[0]
         d_hidden, d_weight, d_bias = ctx.saved_tensors
-        bias = None if d_bias is None else d_bias * scale
-        return d_hidden * scale.to(d_hidden.dtype), d_weight * scale, bias, None, None
+        weight, bias = (None if d is None else d * scale for d in (d_weight, d_bias))
+        return d_hidden * scale.to(d_hidden.dtype), weight, bias, None, None

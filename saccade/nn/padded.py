@@ -8,7 +8,35 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+UNSEEN = 1 << 30  # the order of a position that no other sees
 UNSCORED_ID = -1  # in a target: a position that counts for nothing, in no loss and no metric
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Which positions of a row see which, and where they stand: i sees j if order[j] <= sight[i].
+
+    Left to right both are 0, 1, 2 ...; where all see all both are 0.
+    """
+
+    order: Int[Tensor, "B S"]
+    sight: Int[Tensor, "B S"]
+    places: Int[Tensor, "B S"]  # from 0: several may stand at the same
+
+    @property
+    def seen(self) -> Bool[Tensor, "B S S"]:
+        """True where a position (a row) sees another (a column)."""
+        return self.order[:, None, :] <= self.sight[:, :, None]
+
+    def to(self, device: torch.device) -> "View":
+        return View(*(part.to(device, non_blocking=True) for part in self._parts))
+
+    def rows(self, index: Int[Tensor, "n"]) -> "View":
+        return View(*(part[index] for part in self._parts))
+
+    @property
+    def _parts(self) -> tuple[Tensor, Tensor, Tensor]:
+        return self.order, self.sight, self.places
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +46,7 @@ class Padded:
     values: Tensor
     lengths: Int[Tensor, "B"]  # on the CPU, whatever the device of the values
     words: Int[Tensor, "B S"] | None = None  # to which word a position belongs, -1 to none
+    view: View | None = None  # None: every position sees every other that is real
 
     @property
     def keep(self) -> Bool[Tensor, "B S"] | None:
@@ -35,12 +64,14 @@ class Padded:
 
     def to(self, device: torch.device) -> "Padded":
         words = None if self.words is None else self.words.to(device, non_blocking=True)
-        return Padded(self.values.to(device, non_blocking=True), self.lengths, words)
+        view = None if self.view is None else self.view.to(device)
+        return Padded(self.values.to(device, non_blocking=True), self.lengths, words, view)
 
     def rows(self, index: Int[Tensor, "n"]) -> "Padded":
         """Some rows, as wide as the whole."""
         words = None if self.words is None else self.words[index]
-        return Padded(self.values[index], self.lengths[index], words)
+        view = None if self.view is None else self.view.rows(index)
+        return Padded(self.values[index], self.lengths[index], words, view)
 
     def real(self, tensor: Tensor) -> Tensor:
         """The rows of (B, S, ...) at real positions, one after the other: (n, ...)."""

@@ -44,6 +44,11 @@ class Sinusoidal(nn.Module):
         table = self.table(_rounded(end), x.device)
         return x + table[offset:end].to(x.dtype)
 
+    def at(self, x: Float[Tensor, "B T D"], places: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
+        """The same for positions that stand where `places` says."""
+        table = self.table(_rounded(int(places.max()) + 1), x.device)
+        return x + table[places].to(x.dtype)
+
 
 class Learned(nn.Module):
     """Adds a learned vector for each of `max_positions` positions.
@@ -67,6 +72,10 @@ class Learned(nn.Module):
         marks: Tensor = self.table(places)
         return x + marks.to(x.dtype)
 
+    def at(self, x: Float[Tensor, "B T D"], places: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
+        marks: Tensor = self.table(places + self.skipped)
+        return x + marks.to(x.dtype)
+
 
 class Unmarked(nn.Module):
     """Adds nothing: the network must find the order by other means, or ignore it."""
@@ -74,8 +83,11 @@ class Unmarked(nn.Module):
     def forward(self, x: Float[Tensor, "B T D"], offset: int = 0) -> Float[Tensor, "B T D"]:
         return x
 
+    def at(self, x: Float[Tensor, "B T D"], places: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
+        return x
 
-class Relative(nn.Module):
+
+class Relative(Unmarked):
     """Adds nothing to vectors, but to the scores a learned number for each distance, by head.
 
     Near distances have a bucket each, farther ones share buckets that grow with the logarithm; all
@@ -88,17 +100,25 @@ class Relative(nn.Module):
         self.max_distance = max_distance
         self.both_ways = both_ways
 
-    def forward(self, x: Float[Tensor, "B T D"], offset: int = 0) -> Float[Tensor, "B T D"]:
-        return x
+    def bias(
+        self, queries: int, keys: int, like: Tensor, places: Int[Tensor, "B T"] | None = None
+    ) -> Float[Tensor, "#B H T S"]:
+        """What to add to the scores of the last `queries` of `keys` positions.
 
-    def bias(self, queries: int, keys: int, like: Tensor) -> Float[Tensor, "1 H T S"]:
-        """What to add to the scores of the last `queries` of `keys` positions."""
+        With `places` all positions are queries, and stand there.
+        """
+        if places is not None:
+            most = int(places.max())
+            far = torch.arange(-most, most + 1, device=like.device)
+            each: Tensor = self.table(self.bucket(far))  # (2 most + 1, H)
+            apart = places[:, None, :] - places[:, :, None] + most  # (B, T, S)
+            return each[apart].permute(0, 3, 1, 2).to(like.dtype)
         places = torch.arange(keys, device=like.device)
         distance = places - places[keys - queries :, None]  # (T, S): how far ahead a key is
         found: Tensor = self.table(self.bucket(distance))
         return found.permute(2, 0, 1).unsqueeze(0).to(like.dtype)
 
-    def bucket(self, distance: Int[Tensor, "T S"]) -> Int[Tensor, "T S"]:
+    def bucket(self, distance: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
         buckets, first = self.table.num_embeddings, torch.zeros_like(distance)
         if self.both_ways:
             buckets //= 2
@@ -113,15 +133,19 @@ class Relative(nn.Module):
 
 
 def rotate(
-    x: Float[Tensor, "B H T K"], offset: int, theta: float = 10000.0
+    x: Float[Tensor, "B H T K"],
+    offset: int,
+    theta: float = 10000.0,
+    places: Int[Tensor, "B T"] | None = None,
 ) -> Float[Tensor, "B H T K"]:
-    """`x` with each pair of columns turned by its position's angle.
+    """`x` with each pair of columns turned by its position's angle: after so many, or at `places`.
 
     Su et al. 2021, arxiv.org/abs/2104.09864
     """
-    end = offset + x.size(-2)
+    end = offset + x.size(-2) if places is None else int(places.max()) + 1
     cos, sin = _turns(_rounded(end), x.size(-1), x.device, theta)
-    cos, sin = cos[offset:end].to(x.dtype), sin[offset:end].to(x.dtype)  # (T, K/2)
+    where = slice(offset, end) if places is None else places[:, None]
+    cos, sin = cos[where].to(x.dtype), sin[where].to(x.dtype)  # (T, K/2), or (B, 1, T, K/2)
     left, right = x[..., 0::2], x[..., 1::2]
     return torch.stack([left * cos - right * sin, left * sin + right * cos], dim=-1).flatten(-2)
 

@@ -72,20 +72,94 @@ class Recurrent(nn.Module):
 
         With `lengths` the rows end there: padding changes nothing, in either direction.
         """
-        states = []
+        outputs, states = self.every(x, state, lengths)
+        return outputs[-1], states
+
+    def every(
+        self,
+        x: Float[Tensor, "B T C"],
+        state: tuple[LayerState, ...] | None = None,
+        lengths: Int[Tensor, "B"] | None = None,
+    ) -> tuple[list[Float[Tensor, "B T D"]], tuple[LayerState, ...]]:
+        """The same, with the outputs of every layer."""
+        outputs, states = [], []
         for i, layer in enumerate(self.layers):
             before = x
             past = None if state is None else state[i]
             x, last = run_layer(layer, self.drop(x) if i else x, past, lengths)
             if i and self.residual:
                 x = x + before
+            outputs.append(x)
             states.append(last)
-        return x, tuple(states)
+        return outputs, tuple(states)
 
     def zeros(self, rows: int, like: Tensor) -> tuple[LayerState, ...]:
         """The state before the first step."""
         zero = like.new_zeros(rows, self.dim)
         return tuple((zero, zero) if self.cell == "lstm" else (zero,) for _ in self.layers)
+
+
+class Separate(nn.Module):
+    """Two stacks of half the width, which read from either end and never see each other.
+
+    Peters et al. 2018, arxiv.org/abs/1802.05365
+    """
+
+    def __init__(self, ahead: Recurrent, back: Recurrent):
+        super().__init__()
+        self.ahead, self.back = ahead, back
+
+    def forward(
+        self, x: Float[Tensor, "B T C"], *, lengths: Int[Tensor, "B"] | None = None
+    ) -> tuple[Float[Tensor, "B T D"], tuple[LayerState, ...]]:
+        outputs, states = self.every(x, None, lengths)
+        return outputs[-1], states
+
+    def every(
+        self,
+        x: Float[Tensor, "B T C"],
+        state: None = None,
+        lengths: Int[Tensor, "B"] | None = None,
+    ) -> tuple[list[Float[Tensor, "B T D"]], tuple[LayerState, ...]]:
+        """For each layer both directions side by side, and their states at their ends."""
+        left, ends = self.ahead.every(x, None, lengths)
+        right, beginnings = self.back.every(turned(x, lengths), None, lengths)
+        pairs = zip(left, right, strict=True)
+        outputs = [torch.cat([ahead, turned(back, lengths)], -1) for ahead, back in pairs]
+        both = zip(ends, beginnings, strict=True)
+        return outputs, tuple((torch.cat([end[0], first[0]], -1),) for end, first in both)
+
+
+def turned(x: Float[Tensor, "B T C"], lengths: Int[Tensor, "B"] | None) -> Float[Tensor, "B T C"]:
+    """Each row from its end to its beginning; what is beyond the end stays there."""
+    if lengths is None:
+        return x.flip(1)
+    places, ends = torch.arange(x.size(1)), lengths[:, None]
+    order = torch.where(places < ends, ends - 1 - places, places).to(x.device)
+    return x.gather(1, order.unsqueeze(-1).expand(-1, -1, x.size(-1)))
+
+
+class LayerMix(nn.Module):
+    """gamma times the mean of several layers, with learned weights     (layers), ()
+
+    Peters et al. 2018, arxiv.org/abs/1802.05365
+    """
+
+    def __init__(self, layers: int):
+        super().__init__()
+        self.weights = nn.Parameter(torch.empty(layers))
+        self.gamma = nn.Parameter(torch.empty(()))
+
+    def reset_parameters(self) -> None:
+        nn.init.zeros_(self.weights)
+        nn.init.ones_(self.gamma)
+
+    def forward(self, layers: Sequence[Float[Tensor, "B T D"]]) -> Float[Tensor, "B T D"]:
+        shares = self.gamma * self.weights.softmax(0)
+        mixed = layers[0] * shares[0]
+        for x, share in zip(layers[1:], shares[1:], strict=True):
+            mixed = mixed + x * share
+        return mixed
 
 
 def run_layer(

@@ -155,10 +155,18 @@ class ResidualStem(nn.Module):
     """
 
     def __init__(
-        self, colours: int, grid: tuple[int, int], cell: int, dim: int, channels: int, blocks: int
+        self,
+        colours: int,
+        grid: tuple[int, int],
+        cell: int,
+        dim: int,
+        channels: int,
+        blocks: int,
+        standardised: bool = True,
     ):
         super().__init__()
         self.grid, self.cell, self.cells = grid, cell, grid[0] * grid[1]
+        convolution = StandardisedConv2d if standardised else nn.Conv2d
         halvings = range(cell.bit_length() - 1)
         self.first = nn.Conv2d(colours, channels, 3, padding=1)
         if len(halvings) >= 4:
@@ -168,7 +176,7 @@ class ResidualStem(nn.Module):
         for stage in halvings:
             after = min(channels << stage, max(dim, channels))
             for block in range(blocks):
-                stages.append(ResidualBlock(before, after, 2 if block == 0 else 1))
+                stages.append(ResidualBlock(before, after, 2 if block == 0 else 1, convolution))
                 before = after
         self.stages = nn.Sequential(*stages)
         self.norm = group_norm(before)
@@ -185,14 +193,14 @@ class ResidualStem(nn.Module):
 class ResidualBlock(nn.Module):
     """x + f(x), with f two convolutions of 3 x 3; norms and ReLUs before them."""
 
-    def __init__(self, before: int, after: int, stride: int):
+    def __init__(self, before: int, after: int, stride: int, convolution: type[nn.Conv2d]):
         super().__init__()
         self.norm1, self.norm2 = group_norm(before), group_norm(after)
-        self.conv1 = nn.Conv2d(before, after, 3, stride, padding=1, bias=False)
-        self.conv2 = nn.Conv2d(after, after, 3, padding=1, bias=False)
+        self.conv1 = convolution(before, after, 3, stride, padding=1, bias=False)
+        self.conv2 = convolution(after, after, 3, padding=1, bias=False)
         self.stride = stride
         same = before == after and stride == 1
-        self.skip = nn.Identity() if same else nn.Conv2d(before, after, 1, bias=False)
+        self.skip = nn.Identity() if same else convolution(before, after, 1, bias=False)
 
     def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B E G V"]:
         inner = F.relu(self.norm1(x))
@@ -203,6 +211,21 @@ class ResidualBlock(nn.Module):
             skipped = self.skip(F.avg_pool2d(inner, self.stride) if self.stride > 1 else inner)
         inner = self.conv2(F.relu(self.norm2(self.conv1(inner))))
         return skipped + inner  # type: ignore[no-any-return]
+
+
+class StandardisedConv2d(nn.Conv2d):
+    """A convolution whose filters have mean 0 and length 1.
+
+    Qiao et al. 2019, arxiv.org/abs/1903.10520. With group norms alone a CNN that begins with
+    nothing soon says the same of all pictures: what they share grows faster than what differs.
+    """
+
+    def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B E G V"]:
+        weight = self.weight.float()
+        variance, mean = torch.var_mean(weight, (1, 2, 3), correction=0, keepdim=True)
+        scale = torch.rsqrt(variance * weight[0].numel() + 1e-6)
+        filters = ((weight - mean) * scale).to(self.weight.dtype)
+        return F.conv2d(x, filters, self.bias, self.stride, self.padding)
 
 
 def group_norm(channels: int) -> nn.GroupNorm:

@@ -8,12 +8,19 @@ from collections.abc import Sequence
 from typing import Literal, get_args
 
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from saccade.nn.attention import CrossAttention, MemoryHeads, SelfAttention, additive_mask
+from saccade.nn.attention import (
+    CrossAttention,
+    MemoryHeads,
+    SelfAttention,
+    additive_mask,
+    triangle,
+)
 from saccade.nn.cache import KeysValues, KVCache, Past
 from saccade.nn.dropout import Dropout
+from saccade.nn.padded import View
 from saccade.nn.positions import Relative
 from saccade.nn.precision import computed
 from saccade.nn.products import Linear
@@ -119,11 +126,12 @@ class Block(nn.Module):
         past: Past | None = None,
         memory: Float[Tensor, "M S C"] | MemoryHeads | None = None,
         memory_mask: Tensor | None = None,
+        places: Int[Tensor, "B T"] | None = None,
     ) -> tuple[Float[Tensor, "B T D"], KeysValues | None, MemoryHeads | None]:
         """The block's output, the keys and values so far, and those of the memory."""
         first = self.norm_first
         inner = computed(self.attention_norm(x) if first else x)
-        attended, cached = self.attention(inner, mask, past)
+        attended, cached = self.attention(inner, mask, past, places)
         x = x + self.drop(attended)
         x = x if first else self.attention_norm(x)
         heads = None
@@ -147,6 +155,8 @@ class Stack(nn.Module):
     `first_norm` is one of the embeddings, as BERT and BART have it.
     """
 
+    causal = False  # whether a position sees those before it alone
+
     def __init__(
         self,
         positions: nn.Module,
@@ -162,22 +172,38 @@ class Stack(nn.Module):
         self.norm = norm
         self.drop = Dropout(dropout)
 
-    def start(self, x: Float[Tensor, "B T D"], offset: int = 0) -> Float[Tensor, "B T D"]:
-        """What the first block reads, of positions after so many others."""
-        x = self.positions(x, offset)
+    def start(
+        self, x: Float[Tensor, "B T D"], offset: int = 0, places: Int[Tensor, "B T"] | None = None
+    ) -> Float[Tensor, "B T D"]:
+        """What the first block reads, of positions after so many others, or at these places."""
+        at = self.positions.at
+        x = self.positions(x, offset) if places is None else at(x, places)  # type: ignore[operator]
         return self.drop(x if self.first_norm is None else self.first_norm(x)).float()  # type: ignore[no-any-return]
 
     def forward(
-        self, x: Float[Tensor, "B T D"], keep: Bool[Tensor, "B T"] | None = None
+        self,
+        x: Float[Tensor, "B T D"],
+        keep: Bool[Tensor, "B T"] | None = None,
+        view: View | None = None,
     ) -> Float[Tensor, "B T D"]:
-        """Every position sees every other in `keep`."""
+        """Every position sees every other in `keep`, as far as a `view` lets it.
+
+        In a causal stack it sees of them those before it.
+        """
         mask = additive_mask(keep, x.dtype)
+        places = None if view is None else view.places
+        if view is not None:
+            seen = view.seen if keep is None else view.seen & keep.unsqueeze(1)
+            mask = additive_mask(seen, x.dtype)
+        if self.causal:
+            later = triangle(x.size(1), x.size(1), x)[None, None]  # (1, 1, T, T)
+            mask = later if mask is None else mask + later
         if isinstance(self.positions, Relative):
-            bias = self.positions.bias(x.size(1), x.size(1), x)
+            bias = self.positions.bias(x.size(1), x.size(1), x, places)
             mask = bias if mask is None else mask + bias
-        x = self.start(x)
+        x = self.start(x, 0, places)
         for block in self.blocks:
-            x, _, _ = block(x, mask)
+            x, _, _ = block(x, mask, places=places)
         return computed(self.norm(x))
 
 

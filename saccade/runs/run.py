@@ -36,6 +36,7 @@ from saccade.errors import CheckpointError, ConfigError, DataError
 from saccade.models.build import allocate
 from saccade.models.forecaster import AnyForecaster
 from saccade.models.networks import Generator, Network
+from saccade.nn.lora import merge
 from saccade.runs import files
 from saccade.runs.folder import read_config
 from saccade.runs.guard import check_ids, fitting_network, own_decode, vetted_export, with_root
@@ -339,6 +340,16 @@ class Run:
         if output.specials.unk in output.encode([prefix])[0]:
             raise ConfigError(f"the prefix {prefix!r} holds what the model has no token for")
 
+    def require_fill(self, file: object = None) -> None:
+        """ConfigError for a run that cannot fill in what is missing in a text."""
+        if file is not None:
+            raise ConfigError("--fill is one text: leave out the file, or put <mask> into it")
+        if not self.task.fills:
+            raise ConfigError(
+                f"--fill: a run of {self.config.task.title} has not learned to fill in <mask>: "
+                "train one with --task pretrain, whose objective is not 'causal'"
+            )
+
     def is_input(self, path: str | os.PathLike[str]) -> bool:
         """Whether a file is an input itself, as a photo is, and not a list of inputs."""
         return bool(self.task.fallible) and is_media(os.fspath(path))
@@ -540,6 +551,7 @@ def load(folder: str | os.PathLike[str], device: Device = "auto") -> Run:
     except (RuntimeError, MemoryError) as error:
         raise CheckpointError(f"{folder}: {str(error).partition(chr(10))[0]}") from None
     files.load_weights(folder / "model.safetensors", network)
+    merge(network)
     if device == "auto" and config.decode.int8:  # 8-bit weights are for a CPU
         device = "cpu"
     network.to(choose_device(device)).eval()

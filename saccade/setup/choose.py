@@ -26,6 +26,7 @@ from saccade.setup.media import media_defaults, tables_of
 from saccade.setup.numbers import number_defaults
 from saccade.setup.pretrain import pretrain_defaults
 from saccade.setup.series import fill_forecast, is_forecast, least_forecast
+from saccade.setup.start import start_defaults
 from saccade.setup.survey import Survey, survey, tag_separator
 
 
@@ -55,8 +56,13 @@ def fill_config(raw: dict[str, Any], where: str) -> tuple[c.Config, str]:
     return config, reason
 
 
-def survey_and_fill(raw: dict[str, Any], where: str) -> tuple[c.Config, str, Survey]:
-    """The same, and the survey of the training examples, which spares `prepare` one."""
+def survey_and_fill(
+    raw: dict[str, Any], where: str, pretrained: c.Config | None = None
+) -> tuple[c.Config, str, Survey]:
+    """The same, and the survey of the training examples, which spares `prepare` one.
+
+    `pretrained` are the settings of the run `start.run`, if the new one starts from another.
+    """
     if is_forecast(raw):
         return *fill_forecast(raw, where), Survey()
     layout, known = _with_layout(raw, where)
@@ -64,7 +70,8 @@ def survey_and_fill(raw: dict[str, Any], where: str) -> tuple[c.Config, str, Sur
     cut_by_source = not plain.data.dev and c.TASKS[kind].target_type != "none"
     rows = examples(plain.data.train, plain.data, kind)
     seen = survey(rows, plain.seed if cut_by_source else None)
-    return _with_defaults(raw.get("size"), known, where, seen), layout.reason, seen
+    config = _with_defaults(raw.get("size"), known, where, seen, pretrained)
+    return config, layout.reason, seen
 
 
 def task_and_data(raw: dict[str, Any], where: str) -> tuple[c.Task, c.Data]:
@@ -79,7 +86,13 @@ def task_and_data(raw: dict[str, Any], where: str) -> tuple[c.Task, c.Data]:
     return config.task, config.data
 
 
-def _with_defaults(size: str | None, raw: dict[str, Any], where: str, seen: Survey) -> c.Config:
+def _with_defaults(
+    size: str | None,
+    raw: dict[str, Any],
+    where: str,
+    seen: Survey,
+    pretrained: c.Config | None = None,
+) -> c.Config:
     """The configuration, with what is left open chosen by the task, a named size, and the data."""
     kind = raw["task"]["kind"]
     own = raw["task"].get("columns", {})
@@ -98,6 +111,9 @@ def _with_defaults(size: str | None, raw: dict[str, Any], where: str, seen: Surv
         chosen = number_defaults(raw["task"], raw["data"]["source"], chosen, seen)
     if kind == "translate" and "columns" not in raw["task"] and not raw["task"].get("joint"):
         chosen["task"]["columns"] = _tag_columns(raw["data"]["source"], seen)
+    if pretrained is not None:
+        given = raw if size is None else raw | {"size": size}
+        chosen = start_defaults(given, where, pretrained, chosen, seen.count)
     if {"steps", "epochs", "minutes"} & raw.get("train", {}).keys():
         chosen["train"].pop("epochs")  # the user's limit is the only one
         chosen["train"].pop("patience", None)
@@ -113,7 +129,7 @@ def _with_defaults(size: str | None, raw: dict[str, Any], where: str, seen: Surv
 def _with_layout(raw: dict[str, Any], where: str) -> tuple[Layout, dict[str, Any]]:
     """The layout of the training file, and the settings with the task and columns it suggests."""
     raw = c.modernize({key: value for key, value in raw.items() if key != "size"})
-    for table in ("task", "data", "train", "encoder", "decoder", "head", "output"):
+    for table in ("task", "data", "train", "encoder", "decoder", "head", "output", "start"):
         if not isinstance(raw.get(table, {}), dict):
             raise ConfigError(f"{where}: '{table}' is a table, as in {table}.kind = ...")
     kind = raw.get("task", {}).get("kind")
@@ -197,7 +213,7 @@ def _refuse_all_mistakes(raw: dict[str, Any], where: str) -> None:
 
 def _parse_without_task(raw: dict[str, Any], where: str) -> c.Config:
     """What does not depend on the task, parsed; the task and the network are stand-ins."""
-    apart = ("task", "encoder", "decoder", "head", "output")
+    apart = ("task", "encoder", "decoder", "head", "output", "start")
     plain = {key: value for key, value in raw.items() if key not in apart}
     return c.parse(_merge(plain, _least_config({"kind": "translate"})), where)
 

@@ -87,7 +87,8 @@ def _reader(
     match reader.get("kind"):
         case "picture":
             usual: dict[str, Any] = {"channels": 24, "crop": 0.1, "zoom": 0.1, "colour": 0.1}
-            return (usual if n < 100_000 else {}) | _size(name, reader, data, seen) | reader
+            size = {"standardised": True} | _size(name, reader, data, seen)
+            return (usual if n < 100_000 else {}) | size | reader
         case "sound":
             usual = {"band_masks": 2, "time_masks": 2, "time_share": 0.05}
             return (usual if n < 100_000 else {}) | reader

@@ -11,6 +11,7 @@ import numpy as np
 
 from saccade import config as c
 from saccade.data.corpora import Array, Corpus, Examples, save_examples, write_corpus
+from saccade.data.kinds import Vocabularies
 from saccade.data.lines import Example
 from saccade.data.seasons import train_and_dev
 from saccade.data.sources import REPORTED_DEFECTS, unseen
@@ -20,7 +21,7 @@ from saccade.setup.survey import Survey
 from saccade.tasks.forecast import Forecast
 from saccade.tasks.labels import LabelTask
 from saccade.tasks.registry import load_task, task_class
-from saccade.tasks.task import Task, chunks
+from saccade.tasks.task import NO_VOCABULARIES, Task, chunks
 
 CHUNK_EXAMPLES = 10_000  # tokenised at once
 
@@ -34,15 +35,21 @@ class Prepared:
     left_out: int
 
 
-def prepare(config: c.Config, folder: Path, seen: Survey | None = None) -> Prepared:
+def prepare(
+    config: c.Config,
+    folder: Path,
+    seen: Survey | None = None,
+    given: Vocabularies = NO_VOCABULARIES,
+) -> Prepared:
     """Train the vocabularies, tokenise train and dev once, and leave all of it in the run.
 
     `seen` is the survey of the training examples, if there is one: they are not surveyed again.
+    Vocabularies that are `given` are taken as they are.
     """
     if isinstance(config.task, c.Forecast):
         return prepare_series(config, folder)
     parts = Split(config, seen)
-    task = task_class(config).fit(config, parts.train)
+    task = task_class(config).fit(config, parts.train, given)
     dev = parts.dev
     if isinstance(task, LabelTask):
         refuse_unseen(task, dev)

@@ -11,7 +11,8 @@ CHARACTERS_PER_TOKEN = 4  # about, of pieces of words
 
 def pretrain_defaults(task: dict[str, Any], seen: Survey) -> dict[str, Any]:
     """Good settings for an objective on a text of this size: minutes on a CPU for a small one."""
-    characters = seen.characters
+    objective, own = _table(task, "objective"), _table(task, "tokenizer")
+    kind, characters = objective.get("kind", "masked"), seen.characters
     size = int(min(16_000, max(300, 4 * sqrt(characters)))) // 100 * 100
     small, large = characters < 1_000_000, characters > 50_000_000
     dim, layers = (128, 2) if small else (512, 6) if large else (256, 4)
@@ -23,17 +24,31 @@ def pretrain_defaults(task: dict[str, Any], seen: Survey) -> dict[str, Any]:
         "ff_dim": 4 * dim,
         "dropout": 0.1,
         "activation": "gelu",
+        "positions": "relative" if kind == "spans" else "rotary",
     }
+    if kind == "bidirectional":  # recurrent, and each direction by itself
+        body = {
+            "kind": "recurrent",
+            "dim": 2 * dim,
+            "num_layers": 2,
+            "dropout": 0.1,
+            "separate": True,
+        }
     parts: dict[str, Any] = {
-        part: {"kind": "per_token"} if part == "head" else body for part in c.parts_of(task)
+        part: {"kind": "per_token"} if part == "head" else dict(body) for part in c.parts_of(task)
     }
-    objective = c.OBJECTIVES[task.get("objective", {}).get("kind", "masked")]
+    if objective.get("next_sentence"):
+        parts["encoder"]["segments"] = 2
     tokens = characters // CHARACTERS_PER_TOKEN
+    context = 64 if small else 128
+    cut = own.get("kind", "bpe")  # whatever it is, the marks are needed
+    pieces = {"kind": cut, "size": {"char": 5000, "word": 30_000}.get(cut, size)}
+    if "head" in parts and cut not in ("char", "bytes"):  # nothing is written: "end." is two words
+        pieces["split_punctuation"] = True
+    pieces |= {"mask": True} if c.OBJECTIVES.get(kind, c.Masked).needs_mask else {}
+    pieces |= {"sentinels": 32} if kind == "spans" else {}
     return parts | {
-        "task": {
-            "tokenizer": {"kind": "bpe", "size": size, "mask": objective.needs_mask},
-            "context": 64 if small else 128,
-        },
+        "task": {"objective": {"kind": kind}, "tokenizer": pieces, "context": context},
         "train": {
             "rate": 2e-3 if small else 5e-4 if large else 1e-3,
             "batch_tokens": 2048 if small else 8192 if large else 4096,
@@ -42,3 +57,9 @@ def pretrain_defaults(task: dict[str, Any], seen: Survey) -> dict[str, Any]:
             "epochs": int(min(100, max(2, round(20_000 / sqrt(max(tokens, 1)))))),
         },
     }
+
+
+def _table(task: dict[str, Any], key: str) -> dict[str, Any]:
+    """What a user wrote of a table; nothing where it is none, which is refused later."""
+    found = task.get(key, {})
+    return found if isinstance(found, dict) else {}

@@ -15,6 +15,7 @@ import torch
 from saccade import config as c
 from saccade.data.batches import Batches, Epoch
 from saccade.data.corpora import Array, Corpus
+from saccade.data.kinds import Vocabularies
 from saccade.data.lines import Example
 from saccade.data.seasons import after, history, train_and_dev
 from saccade.data.series import Table, read_table
@@ -27,7 +28,15 @@ from saccade.models.forecaster import AnyForecaster, Forecaster
 from saccade.models.networks import Network
 from saccade.nn.state import select
 from saccade.tasks.baselines import Baselines
-from saccade.tasks.task import Evaluation, Prediction, Query, Request, Task, device_of
+from saccade.tasks.task import (
+    NO_VOCABULARIES,
+    Evaluation,
+    Prediction,
+    Query,
+    Request,
+    Task,
+    device_of,
+)
 
 INTERVAL = 0.8  # of the probability, whose coverage is measured
 SAMPLES, QUICK_SAMPLES = 100, 20  # of a network that goes step by step; while training
@@ -209,7 +218,12 @@ class Forecast(Task):
         return self.settings.metric
 
     @classmethod
-    def fit(cls, config: c.Config, examples: Callable[[], Iterable[Example]] = tuple) -> "Forecast":
+    def fit(
+        cls,
+        config: c.Config,
+        examples: Callable[[], Iterable[Example]] = tuple,
+        given: Vocabularies = NO_VOCABULARIES,
+    ) -> "Forecast":
         """Fitted to the training rows; their windows are too many to be examples."""
         assert isinstance(config.task, c.Forecast)
         train, _, _ = train_and_dev(config.task, config.data)

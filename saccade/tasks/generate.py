@@ -169,7 +169,10 @@ class GeneratingTask(Task):
         return self.encode([replace(row, others=()) for row in examples])
 
     def score(self, network: Generator, examples: Sequence[Example]) -> list[tuple[float, int]]:
-        corpus = self.scored(examples)
+        return self.score_corpus(network, self.scored(examples))
+
+    def score_corpus(self, network: Generator, corpus: Corpus) -> list[tuple[float, int]]:
+        """For each row log p(target | source), and of how many tokens."""
 
         def work(rows: list[int]) -> list[tuple[float, int]]:
             batch = collate(corpus, np.array(rows)).to(device_of(network))

@@ -12,11 +12,11 @@ from torch import Tensor
 from saccade import config as c
 from saccade.data.batches import padded
 from saccade.data.fields import Labels, Text
-from saccade.data.kinds import Readable, counting, fitted, load_field
+from saccade.data.kinds import Readable, Vocabularies, counting, fitted, load_field
 from saccade.data.lines import UNSCORED, Example, labels_of
 from saccade.errors import DataError
 from saccade.nn.padded import Padded
-from saccade.tasks.task import Task, count_columns, device_of, in_batches
+from saccade.tasks.task import NO_VOCABULARIES, Task, count_columns, device_of, in_batches
 from saccade.text.vocab import Vocab
 
 
@@ -36,10 +36,18 @@ class LabelTask(Task):
         return "accuracy"
 
     @classmethod
-    def fit(cls, config: c.Config, examples: Callable[[], Iterable[Example]]) -> Self:
+    def fit(
+        cls,
+        config: c.Config,
+        examples: Callable[[], Iterable[Example]],
+        given: Vocabularies = NO_VOCABULARIES,
+    ) -> Self:
         labels: Counter[str] = Counter()
         sources = config.task.sources(config.data.source)
-        counts = [counting(source.reader, config.data) for source in sources]
+        counts = [
+            counting(source.reader, config.data, given.of_source(i))
+            for i, source in enumerate(sources)
+        ]
         for row in examples():
             for target in row.references:
                 labels.update(labels_of(target))

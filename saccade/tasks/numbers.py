@@ -12,14 +12,14 @@ from torch import Tensor
 from saccade import config as c
 from saccade.data.corpora import Array
 from saccade.data.fields import Text
-from saccade.data.kinds import Readable, cell_of, counting, fitted, load_field
+from saccade.data.kinds import Readable, Vocabularies, cell_of, counting, fitted, load_field
 from saccade.data.lines import Example, Target
 from saccade.data.media import Cell
 from saccade.data.targets import TargetFitting, TargetNumbers, target_cell
 from saccade.errors import CheckpointError
 from saccade.metrics.numbers import mae, r2, rmse
 from saccade.nn.distributions import Distribution
-from saccade.tasks.task import Task, count_columns
+from saccade.tasks.task import NO_VOCABULARIES, Task, count_columns
 
 
 class NumberTask(Task):
@@ -46,12 +46,19 @@ class NumberTask(Task):
         return self.target.reals
 
     @classmethod
-    def fit(cls, config: c.Config, examples: Callable[[], Iterable[Example]]) -> Self:
+    def fit(
+        cls,
+        config: c.Config,
+        examples: Callable[[], Iterable[Example]],
+        given: Vocabularies = NO_VOCABULARIES,
+    ) -> Self:
         settings, data = config.task, config.data
         assert isinstance(settings, c.NumberTask)
         text, numbers = cls.field_types(config)
         sources = settings.sources(data.source)
-        counts = [counting(source.reader, data) for source in sources]
+        counts = [
+            counting(source.reader, data, given.of_source(i)) for i, source in enumerate(sources)
+        ]
         targets = TargetFitting(settings, numbers, data.cache_mb << 20)
         for row in examples():
             count_columns(sources, counts, row, data.root)

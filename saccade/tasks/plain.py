@@ -7,8 +7,9 @@ from typing import Self
 from saccade import config as c
 from saccade.data.corpora import Column, Corpus
 from saccade.data.fields import Lines
+from saccade.data.kinds import Vocabularies
 from saccade.data.lines import Example
-from saccade.tasks.task import Task
+from saccade.tasks.task import NO_VOCABULARIES, Task
 from saccade.text.tokenizers import Counts
 
 
@@ -28,8 +29,15 @@ class PlainText(Task):
         return "perplexity"
 
     @classmethod
-    def fit(cls, config: c.Config, examples: Callable[[], Iterable[Example]]) -> Self:
+    def fit(
+        cls,
+        config: c.Config,
+        examples: Callable[[], Iterable[Example]],
+        given: Vocabularies = NO_VOCABULARIES,
+    ) -> Self:
         assert isinstance(config.task, c.LanguageModel | c.Pretrain)
+        if given.target is not None:
+            return cls(config, Lines(given.target))
         if config.task.vocabulary:
             return cls(config, Lines.load(Path(config.task.vocabulary)))
         counts = Counts(config.task.tokenizer)

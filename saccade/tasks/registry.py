@@ -7,7 +7,7 @@ from saccade import config as c
 from saccade.tasks.classify import Classify
 from saccade.tasks.forecast import Forecast
 from saccade.tasks.language import LanguageModel
-from saccade.tasks.pretrain import Fill
+from saccade.tasks.pretrain import Fill, Restore
 from saccade.tasks.regress import Regress
 from saccade.tasks.series import Series
 from saccade.tasks.tag import Tag
@@ -41,8 +41,10 @@ def _pretraining(objective: c.Objective) -> type[Task]:
     match objective:
         case c.Causal():
             return LanguageModel
-        case c.Masked():
+        case c.Masked() | c.Bidirectional() | c.Unilm() | c.Permuted():
             return Fill
+        case c.Spans() | c.Denoising():
+            return Restore
         case _:
             assert_never(objective)
 

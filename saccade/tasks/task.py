@@ -19,7 +19,7 @@ from saccade import config as c
 from saccade.data.batches import Batch, Batches, collate, epoch_of
 from saccade.data.corpora import Corpus, open_corpus
 from saccade.data.fields import Field, SourceLabels
-from saccade.data.kinds import Counting, cell_of
+from saccade.data.kinds import Counting, Vocabularies, cell_of
 from saccade.data.lines import Example, Target
 from saccade.data.media import Features, Fitting, MediaField
 from saccade.decoding.tree import Tree
@@ -27,6 +27,7 @@ from saccade.models.build import Target as Said
 from saccade.models.build import build_meta, materialize
 from saccade.models.networks import Network
 
+NO_VOCABULARIES = Vocabularies()
 Source = tuple[str, ...]
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -89,6 +90,7 @@ class Task(ABC):
     source_name: ClassVar[str] = "source"  # of the files of fields in a run
     target_name: ClassVar[str] = "target"
     higher_is_better: ClassVar[bool] = True
+    fills: ClassVar[bool] = False  # whether an input may have <mask> in place of what is missing
     ranks: ClassVar[bool] = False  # whether there are runners-up to an answer without a search
     # of the table decode, what a task without a search obeys besides how it is computed
     obeyed: ClassVar[frozenset[str]] = frozenset()
@@ -119,8 +121,16 @@ class Task(ABC):
 
     @classmethod
     @abstractmethod
-    def fit(cls, config: c.Config, examples: Callable[[], Iterable[Example]]) -> "Task":
-        """The task with fields fitted to the training examples, which may be read twice."""
+    def fit(
+        cls,
+        config: c.Config,
+        examples: Callable[[], Iterable[Example]],
+        given: Vocabularies = NO_VOCABULARIES,
+    ) -> "Task":
+        """The task with fields fitted to the training examples, which may be read twice.
+
+        Where there is a vocabulary for a field, it is taken as it is.
+        """
 
     @classmethod
     @abstractmethod

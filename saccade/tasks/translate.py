@@ -10,7 +10,14 @@ from saccade import config as c
 from saccade.data.batches import in_order
 from saccade.data.corpora import Corpus
 from saccade.data.fields import TargetText, Text
-from saccade.data.kinds import Readable, counting, fitted, load_field
+from saccade.data.kinds import (
+    Known,
+    Readable,
+    Vocabularies,
+    counting,
+    fitted,
+    load_field,
+)
 from saccade.data.lines import Example
 from saccade.metrics import captions
 from saccade.metrics import text as metrics
@@ -19,6 +26,7 @@ from saccade.nn.packed import packed
 from saccade.nn.watch import watched
 from saccade.tasks.generate import GeneratingTask, hypotheses_of
 from saccade.tasks.task import (
+    NO_VOCABULARIES,
     Evaluation,
     Prediction,
     Query,
@@ -49,22 +57,31 @@ class Translate(GeneratingTask):
         return self.settings.metric in ("bleu", "chrf", "cider")
 
     @classmethod
-    def fit(cls, config: c.Config, examples: Callable[[], Iterable[Example]]) -> "Translate":
+    def fit(
+        cls,
+        config: c.Config,
+        examples: Callable[[], Iterable[Example]],
+        given: Vocabularies = NO_VOCABULARIES,
+    ) -> "Translate":
         settings = config.task
         assert isinstance(settings, c.Translate)
         sources = settings.sources(config.data.source)
-        counts = [counting(source.reader, config.data) for source in sources]
-        own = counts[0] if settings.joint else None
-        said = own if isinstance(own, Counts) else Counts(settings.target)
+        counts = [
+            counting(source.reader, config.data, given.of_source(i))
+            for i, source in enumerate(sources)
+        ]
+        said = Counts(settings.target) if given.target is None else Known(given.target)
+        if settings.joint and isinstance(own := counts[0], Counts | Known):
+            said = own
         for row in examples():
             count_columns(sources, counts, row, config.data.root)
             for target in row.references:
                 said.add(str(target))
+        output = said.tokenizer if isinstance(said, Known) else Tokenizer.from_counts(said)
         if settings.joint:
-            joint = Tokenizer.from_counts(said)
-            return cls(config, (Text(joint),), TargetText(joint))
+            return cls(config, (Text(output),), TargetText(output))
         fields = tuple(fitted(some, Text, config.data) for some in counts)
-        return cls(config, fields, TargetText.fit(said))
+        return cls(config, fields, TargetText(output))
 
     @classmethod
     def load(cls, config: c.Config, folder: Path) -> "Translate":

@@ -74,7 +74,7 @@ class Imported(Tokenizer):
     ):
         self.config = config
         self.specials = specials
-        self._frame = frame
+        self.frame = frame
         self._content = vetted(content, config.size)
         self._hf = hf.Tokenizer.from_str(json.dumps(self._content))
         self._hf.encode_special_tokens = True  # "[SEP]" in a text is five characters
@@ -90,7 +90,7 @@ class Imported(Tokenizer):
     def save(self, path: str | Path) -> None:
         own = {
             "specials": list(self.specials),
-            "frame": {name: list(ids) for name, ids in self._frame._asdict().items()},
+            "frame": {name: list(ids) for name, ids in self.frame._asdict().items()},
             "dropped": sorted(self._dropped),
         }
         content = {
@@ -122,10 +122,6 @@ class Imported(Tokenizer):
     @property
     def inventory(self) -> Inventory:
         return Inventory(self.config.size, self.specials.ids, self.specials.unk)
-
-    @property
-    def frame(self) -> Frame:
-        return self._frame
 
     @property
     def content(self) -> dict[str, Any]:

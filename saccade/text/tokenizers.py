@@ -70,9 +70,12 @@ class Tokenizer:
         gapless = sorted(self._ids.values()) == list(range(len(self._ids)))
         if not gapless or not self._ids.keys() >= set(_hidden(config)):
             raise ValueError("its ids have gaps, or it lacks a special one")
-        self.specials = Specials(*(self._ids[name] for name in _hidden(config)))
+        self.specials = _specials(config, [self._ids[name] for name in _hidden(config)])
         for i, name in zip(self.specials.ids, special_names(config), strict=True):
             self._pieces[i] = name
+        self._dropped = {*self.specials.ids} - {self.specials.unk}  # from a text
+        sep, bos, eos = (self.specials.sep,), (self.specials.bos,), (self.specials.eos,)
+        self.frame = Frame((), sep, eos, bos, eos)  # the marks around texts
 
     @classmethod
     def train(cls, config: c.Tokenizer, lines: Iterable[str]) -> Self:
@@ -94,10 +97,7 @@ class Tokenizer:
         trained = _train(config, counts, alphabet)
         long = [unit for unit in alphabet if len(unit) > MAX_PIECE_CHARACTERS]
         if config.kind == "word":
-            for name in (
-                *special_names(config),
-                *long,
-            ):  # WikiText's own "<unk>" is unknown, not a word
+            for name in (*special_names(config), *long):  # "<unk>" in a text is unknown, no word
                 del alphabet[name]
         frequent = [unit for unit, n in alphabet.items() if n >= config.min_count]
         frequent.sort(key=lambda unit: (-alphabet[unit], unit))
@@ -145,12 +145,6 @@ class Tokenizer:
     @property
     def inventory(self) -> Inventory:
         return Inventory(len(self), self.specials.ids, self.specials.unk)
-
-    @property
-    def frame(self) -> Frame:
-        """The marks around texts."""
-        special = self.specials
-        return Frame((), (special.sep,), (special.eos,), (special.bos,), (special.eos,))
 
     def agrees(self, other: "Tokenizer") -> bool:
         """Whether the ids of both mean the same."""
@@ -219,8 +213,7 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
         """The text of each row of ids; specials are left out, but for "<unk>"."""
-        dropped = {*self.specials.ids} - {self.specials.unk}
-        rows = ([self._pieces[i] for i in row if i not in dropped] for row in ids)
+        rows = ([self._pieces[i] for i in row if i not in self._dropped] for row in ids)
         match self.config.kind:
             case "word":
                 return [(self.config.separator or " ").join(row) for row in rows]
@@ -253,7 +246,15 @@ class Tokenizer:
 
 def special_names(config: c.Tokenizer) -> tuple[str, ...]:
     """What the special ids of a tokenizer are called, from id 0 on."""
-    return (*SPECIALS, MASK) if config.mask else SPECIALS
+    masks = (MASK,) if config.mask else ()
+    return (*SPECIALS, *masks, *(f"<{i}>" for i in range(config.sentinels)))
+
+
+def _specials(config: c.Tokenizer, ids: list[int]) -> Specials:
+    """The special ids, in the order of their names."""
+    pad, unk, bos, eos, sep, *others = ids
+    mask = others.pop(0) if config.mask else None
+    return Specials(pad, unk, bos, eos, sep, mask, tuple(others))
 
 
 def _hidden(config: c.Tokenizer) -> tuple[str, ...]:

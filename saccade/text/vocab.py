@@ -23,16 +23,18 @@ class Specials(NamedTuple):
     eos: int = 3
     sep: int = 4
     mask: int | None = None  # in place of a token that is hidden
+    sentinels: tuple[int, ...] = ()  # each in place of a span that is hidden
 
     @property
     def ids(self) -> tuple[int, ...]:
         """All that there are."""
-        return tuple(i for i in self if i is not None)
+        masks = () if self.mask is None else (self.mask,)
+        return (self.pad, self.unk, self.bos, self.eos, self.sep, *masks, *self.sentinels)
 
     @property
     def silent(self) -> tuple[int, ...]:
-        """Those that a model never says: all but the end."""
-        return tuple(i for i in self.ids if i != self.eos)
+        """Those that a model never says: all but the end, and sentinels."""
+        return tuple(i for i in self.ids if i != self.eos and i not in self.sentinels)
 
 
 class Inventory(NamedTuple):

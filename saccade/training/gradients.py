@@ -37,12 +37,18 @@ class Gradients:
     """Sums gradients; remembers what did not fit into memory."""
 
     def __init__(
-        self, network: Network, device: torch.device, dtype: torch.dtype, scaler: Any, seed: int
+        self,
+        network: Network,
+        parameters: Sequence[Tensor],  # of the network, that learn
+        device: torch.device,
+        dtype: torch.dtype,
+        scaler: Any,
+        seed: int,
     ) -> None:
         self.network, self.device, self.dtype, self.scaler = network, device, dtype, scaler
         self.seed = seed
         self.ranks = Ranks()
-        self.parameters = list(network.parameters())
+        self.parameters = parameters
         self.halved: Halved | None = None
         if device.type == "cpu" and dtype != torch.float32:
             single: tuple[torch.nn.Module, ...] = ()

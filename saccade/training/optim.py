@@ -1,22 +1,26 @@
 """Optimisers, schedules, clipping, and the moving average of weights."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from math import cos, pi, sqrt
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from saccade import config as c
+from saccade.training.tune import Group
 
 
-def build_optimizer(network: nn.Module, train: c.Train) -> torch.optim.Optimizer:
-    """The optimiser, with weight decay on matrices only."""
-    parameters = list(network.parameters())
-    groups = [
-        {"params": [p for p in parameters if p.dim() > 1], "weight_decay": train.weight_decay},
-        {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},
-    ]
-    fused = parameters[0].device.type in ("cpu", "cuda")
+def build_optimizer(learning: Sequence[Group], train: c.Train) -> torch.optim.Optimizer:
+    """The optimiser, with weight decay on matrices only; `scale` is a group's share of the rate."""
+    groups = []
+    for parameters, scale, _ in learning:
+        matrices = [p for p in parameters if p.dim() > 1]
+        others = [p for p in parameters if p.dim() <= 1]
+        groups += [
+            {"params": matrices, "weight_decay": train.weight_decay, "scale": scale},
+            {"params": others, "weight_decay": 0.0, "scale": scale},
+        ]
+    fused = learning[0].parameters[0].device.type in ("cpu", "cuda")
     match train.optimizer:
         case "adamw":
             return torch.optim.AdamW(
@@ -56,19 +60,20 @@ def scale_gradients(parameters: Iterable[Tensor], count: float, clip: float) -> 
 class MovingAverage:
     """An exponential moving average of the weights: smoother than the last step's."""
 
-    def __init__(self, network: nn.Module, decay: float):
+    def __init__(self, parameters: list[Tensor], decay: float):
         self.decay = decay
-        self.weights = [p.detach().clone() for p in network.parameters()]
+        self.parameters = parameters
+        self.weights = [p.detach().clone() for p in parameters]
 
     @torch.no_grad()
-    def update(self, network: nn.Module, step: int) -> None:
+    def update(self, step: int) -> None:
         decay = min(self.decay, (1 + step) / (10 + step))  # the first steps are forgotten soon
-        torch._foreach_lerp_(self.weights, list(network.parameters()), 1 - decay)
+        torch._foreach_lerp_(self.weights, self.parameters, 1 - decay)
 
     @torch.no_grad()
-    def swap(self, network: nn.Module) -> None:
+    def swap(self) -> None:
         """Exchange the average and the weights; twice is as before."""
-        for average, weight in zip(self.weights, network.parameters(), strict=True):
+        for average, weight in zip(self.weights, self.parameters, strict=True):
             kept = weight.detach().clone()
             weight.copy_(average)
             average.copy_(kept)

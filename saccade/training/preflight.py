@@ -134,7 +134,7 @@ def as_large_as_any(trainer: Trainer) -> Files:
     weights, slots = files.weights_of(trainer.network), {"adamw": 2, "sgd": 1}
     parts: Files = {"model": weights, "training": {}}
     for i in range(slots[trainer.config.optimizer]):
-        parts["training"] |= {f"{i}.{name}": tensor for name, tensor in weights.items()}
+        parts["training"] |= {f"{i}.{n}": p.detach() for n, p in enumerate(trainer.parameters)}
     if trainer.average is not None:
         parts["raw"] = weights
     return parts

@@ -96,7 +96,9 @@ def seconds(trainer: Trainer, way: Way, batches: list[Batch], stop: Stop) -> flo
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[way.precision]
     weights = 1e-9 * sum(p.numel() for p in trainer.parameters)
     seed = trainer.task.config.seed
-    trainer.gradients = Gradients(trainer.network, trainer.device, dtype, trainer.scaler, seed)
+    trainer.gradients = Gradients(
+        trainer.network, trainer.parameters, trainer.device, dtype, trainer.scaler, seed
+    )
     trainer.gradients.ranks = OneOf(way.processes)
     torch.set_num_threads(threads if way.processes == 1 else 1)
     try:

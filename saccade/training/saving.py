@@ -19,6 +19,7 @@ from saccade.runs import checkpoints, files
 from saccade.runs.failures import writing
 from saccade.runs.guard import read_header
 from saccade.runs.legacy import current_position
+from saccade.runs.start import first_weights
 
 if TYPE_CHECKING:
     from saccade.training.trainer import Trainer
@@ -132,7 +133,8 @@ def stand(trainer: "Trainer", path: Path | None) -> None:
     if path is not None:
         restore(trainer, path)
         return
-    first = files.weights_of(trainer.task.build())
+    task = trainer.task
+    first = files.weights_of(first_weights(task.build_meta(), task.config, trainer.folder))
     files.copy_weights(first, trainer.network, trainer.folder)
     trainer.begin()
 

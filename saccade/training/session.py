@@ -14,7 +14,6 @@ from saccade import config as c
 from saccade.data.digest import digest
 from saccade.data.memory import Memory, given
 from saccade.errors import CheckpointError, ConfigError, DataError
-from saccade.models.build import materialize
 from saccade.models.networks import Network
 from saccade.runs import checkpoints, files
 from saccade.runs.failures import writing
@@ -39,10 +38,20 @@ from saccade.runs.guard import (
 )
 from saccade.runs.machine import choose_device, choose_precision, require_memory, tune_malloc
 from saccade.runs.run import Run, load
+from saccade.runs.start import (
+    first_weights,
+    keep,
+    pretrained_config,
+    pretrained_run,
+    take,
+    unknown,
+)
 from saccade.setup.choose import gather, paths_of, survey_and_fill
 from saccade.setup.memory import keep_examples
 from saccade.setup.prepare import Prepared, prepare, reopen
+from saccade.setup.start import vocabularies
 from saccade.setup.survey import Survey
+from saccade.tasks.task import NO_VOCABULARIES
 from saccade.training import events
 from saccade.training.loop import train as loop
 from saccade.training.preflight import preflight
@@ -55,7 +64,7 @@ from saccade.training.trainer import Trainer
 
 REPLACED = (  # what a run writes into its folder, beside config.toml, in the place of what is there
     *("checkpoints", "data", "model.safetensors", "baselines.safetensors"),
-    *("labels.json", "source.json", "target.json", "tokenizer.json"),
+    *("labels.json", "source.json", "target.json", "tokenizer.json", "start.safetensors"),
 )
 APPENDED = ("metrics.jsonl", "tensorboard")
 LARGE_FILES_BYTES = 1 << 25  # bytes of training files that are worth a word before they are read
@@ -68,6 +77,7 @@ def train(
     task: str | None = None,
     dev: Any = None,
     settings: Mapping[str, Any] | None = None,
+    from_run: str | os.PathLike[str] | None = None,
     quiet: bool = False,
 ) -> Run:
     """Train on raw files (or as a configuration file says) and return the finished run.
@@ -76,26 +86,34 @@ def train(
     `Example`s, or a table of pandas, polars or datasets. They are kept in the run.
 
     `settings` are keys of the configuration, as in
-    {"train.minutes": 3, "encoder.kind": "transformer"}.
+    {"train.minutes": 3, "encoder.kind": "transformer"}. `from_run` is a run whose vocabulary
+    and weights are taken over; the keys of the table `start` say what of them learns.
     """
+    settings = dict(settings or {})
+    settings |= {} if from_run is None else {"start.run": os.fspath(from_run)}
     found, dev_found = given(data), None if dev is None else given(dev)
     if isinstance(found, Memory):
         if isinstance(dev_found, list):
             raise ConfigError("dev is a file, but data is examples: give both in one way")
         raw: dict[str, Any] = {} if task is None else {"task": {"kind": task}}
-        for key, value in (settings or {}).items():
+        for key, value in settings.items():
             c.assign(raw, key, value)
         return _train_on_memory(raw, found, dev_found, _new_folder("examples", out), quiet)
     if isinstance(dev_found, Memory):
         raise ConfigError("dev is examples, but data is a file: give both in one way")
     raw, where = gather(found, task=task, dev=dev_found)
-    for key, value in (settings or {}).items():
+    for key, value in settings.items():
         c.assign(raw, key, value)
-    config, _, seen = survey_and_fill(raw, where)
+    config, _, seen = fill(raw, where)
     folder = new_folder(config, out)
     for _ in show(start(config, folder, seen=seen), folder, quiet):
         pass
     return load(folder)
+
+
+def fill(raw: dict[str, Any], where: str) -> tuple[c.Config, str, Survey]:
+    """The whole configuration, how the data was understood, and the survey of its examples."""
+    return survey_and_fill(raw, where, pretrained_config(raw, where))
 
 
 def _train_on_memory(
@@ -106,7 +124,7 @@ def _train_on_memory(
     try:
         with writing(folder):
             raw = keep_examples(raw, "settings", kept, train, dev)
-        config, _, seen = survey_and_fill(raw, "settings")
+        config, _, seen = fill(raw, "settings")
         for _ in show(start(config, folder, seen=seen), folder, quiet):
             pass
     except (ConfigError, DataError):
@@ -211,7 +229,7 @@ def resume(
             require_plain_inputs(raw)
             try:
                 with stop.interruptible():
-                    config, _, seen = survey_and_fill(raw, str(folder / "config.toml"))
+                    config, _, seen = fill(raw, str(folder / "config.toml"))
             except Interrupted:
                 yield events.Finished(0, "stopped", {}, 0.0, stopped=True)
                 return
@@ -272,7 +290,7 @@ def _prepare(
     config: c.Config, folder: Path, stop: Stop, seen: Survey | None
 ) -> Iterator[events.Event]:
     """Make the data of a run, mark it as prepared, and train."""
-    began = perf_counter()
+    began, report = perf_counter(), list[str]()
     tune_malloc()
     stop.folder = folder
     size = sum(os.stat(path).st_size for path in config.data.train if os.path.exists(path))
@@ -281,9 +299,20 @@ def _prepare(
     try:
         with writing(folder), stop.interruptible():
             config = with_own_copies(config, folder)
-            ready = prepare(own_paths(config, folder), folder, seen)
+            given, pretrained = NO_VOCABULARIES, None
+            if config.start is not None:
+                pretrained, found = pretrained_run(config.start)
+                known = config.start.model_copy(update={"digest": found})
+                config = config.model_copy(update={"start": known})
+                given = vocabularies(config, pretrained.task)
+            ready = prepare(own_paths(config, folder), folder, seen, given)
             network = new_network(ready.task, choose_device(config.train.device))
             require_loadable(folder, network)
+            if config.start is not None and pretrained is not None:
+                weights, report = take(config, pretrained, given, network)
+                keep(folder, weights)
+                report += unknown(ready.task, given, ready.train, config.start.run)
+                del pretrained, weights
             made = [path for path in sorted((folder / "data").iterdir()) if path.is_file()]
             entries = {path.name: (path.stat().st_size, digest(path)) for path in made}
             for path in (*made, *folder.glob("*.json")):
@@ -294,6 +323,7 @@ def _prepare(
     except Interrupted:
         yield events.Finished(0, "stopped", {}, 0.0, stopped=True)
         return
+    yield from (events.Noticed(line) for line in report)
     yield from _train(ready, network, folder, None, stop, began)
 
 
@@ -309,7 +339,7 @@ def _train(
     stop.folder = folder
     config = ready.task.config
     device = choose_device(config.train.device)
-    network = materialize(network, config.seed).to(device)
+    network = first_weights(network, config, folder).to(device)
     for corpus in (ready.train, ready.dev):
         check_ids(ready.task, corpus, folder)
     trainer = Trainer(ready.task, network, folder)

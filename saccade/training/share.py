@@ -18,6 +18,7 @@ from saccade.data.batches import Loader
 from saccade.distributed.ranks import Follower, Leader, Ranks, end_with_parent
 from saccade.runs.folder import read_config
 from saccade.runs.machine import tune_malloc
+from saccade.runs.start import first_weights
 from saccade.setup.prepare import reopen
 from saccade.training.saving import stand
 from saccade.training.trainer import Trainer
@@ -62,7 +63,8 @@ def main() -> None:
     torch.set_num_threads(1)
     tune_malloc()
     ready = reopen(read_config(Path(folder)), Path(folder))
-    network = ready.task.build()
+    task = ready.task
+    network = first_weights(task.build_meta(), task.config, Path(folder))
     trainer = Trainer(ready.task, network, Path(folder))
     if checkpoint:
         stand(trainer, Path(checkpoint))

@@ -22,6 +22,7 @@ from saccade.distributed.ranks import Ranks
 from saccade.models.networks import Network
 from saccade.runs import files
 from saccade.runs.machine import choose_precision
+from saccade.runs.start import taken_names
 from saccade.tasks.task import Evaluation, Task, device_of
 from saccade.training import saving
 from saccade.training.budget import reported
@@ -29,6 +30,7 @@ from saccade.training.gradients import Gradients
 from saccade.training.optim import MovingAverage, build_optimizer, rate_at, scale_gradients
 from saccade.training.saving import Position
 from saccade.training.stop import Interrupted, Stop
+from saccade.training.tune import groups_of, thaw
 
 # Where memory may end, and what to do then.
 EVALUATING = ("an evaluation", "lower decode.batch_tokens in config.toml")
@@ -77,17 +79,22 @@ class Trainer:
         self.device = device_of(network)
         self.dtype = choose_precision(self.config, self.device)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.dtype == torch.float16)
-        self.parameters = list(network.parameters())
+        start = task.config.start
+        self.groups = groups_of(network, start, taken_names(task.config, folder))
+        learning = {id(p) for group in self.groups for p in group.parameters}
+        self.parameters: list[Tensor] = [p for p in network.parameters() if id(p) in learning]
         seed = task.config.seed
-        self.gradients = Gradients(network, self.device, self.dtype, self.scaler, seed)
+        self.gradients = Gradients(
+            network, self.parameters, self.device, self.dtype, self.scaler, seed
+        )
         self.doing: tuple[str, str] | None = None  # for the wording of an error
         self.begin()
 
     def begin(self) -> None:
         """Stand at the first step, with the weights that the network has."""
-        self.optimizer = build_optimizer(self.network, self.config)
+        self.optimizer = build_optimizer(self.groups, self.config)
         average = self.config.average
-        self.average = MovingAverage(self.network, average) if average else None
+        self.average = MovingAverage(self.parameters, average) if average else None
         self.at = Position()
         self.carry: Any = None
 
@@ -98,7 +105,9 @@ class Trainer:
         at, stop = self.at, stop or Stop()
         rate = rate_at(self.config, at.step + 1, progress, at.plateau) * at.rate_scale
         for group in self.optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"] = rate * group["scale"]
+        if len(self.groups) > 1:
+            thaw(self.groups, progress)
         if (ranks := self.gradients.ranks).size > 1:
             ranks.order("step", Order.of(self, len(batches), progress))
         if not self.network.training:
@@ -127,7 +136,7 @@ class Trainer:
         if result.finite:
             at.bad_streak = 0
             if self.average is not None and self.ranks.rank == 0:
-                self.average.update(self.network, at.step)
+                self.average.update(at.step)
         else:
             at.bad_streak += not searching
             at.skipped += 1
@@ -158,7 +167,7 @@ class Trainer:
 
         def swap() -> None:
             if self.average is not None:
-                self.average.swap(self.network)
+                self.average.swap()
 
         def save() -> None:  # and nobody evaluates any more
             swap()
@@ -188,7 +197,10 @@ class Trainer:
         weights = files.weights_of(self.network)
         if self.average is None:
             return weights
-        return dict(zip(weights, self.average.weights, strict=True))
+        pairs = zip(self.parameters, self.average.weights, strict=True)
+        averages = {id(parameter): average for parameter, average in pairs}
+        named = self.network.named_parameters()
+        return weights | {name: averages[id(p)] for name, p in named if id(p) in averages}
 
     def note(self, scores: dict[str, float]) -> bool:
         """Remember an evaluation; whether it is the best so far."""

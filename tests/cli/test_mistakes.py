@@ -9,7 +9,7 @@ import pytest
 
 from tests.cli.conftest import refused
 from tests.faults.corpora import lines, write
-from tests.helpers import corpus
+from tests.helpers import GOLDEN, corpus
 
 TWO = "a\tb\n" * 3
 BROKEN: dict[str, tuple[bytes, str]] = {
@@ -275,3 +275,16 @@ def test_a_damaged_model_is_named(run: Path, call, tmp_path: Path) -> None:
     done = call("predict", copy, source)
     assert done.code == 2
     assert "model.safetensors" in done.err
+
+
+def test_a_run_to_start_from_is_named_by_from(tmp_path: Path, call) -> None:
+    path, run = corpus(tmp_path, "classify"), GOLDEN / "language-model"
+    small = ("--set", "train.steps=2", "--set", "train.processes=1", "--out", tmp_path / "run")
+    done = call("train", path, "--task", "classify", "--from", run, *small)
+    assert done.code == 0
+    assert f"taken from {run}: a vocabulary of" in done.err
+    assert "\nnew: head" in done.err
+    more = ("--set", "encoder.dim=99", "--out", tmp_path / "other")
+    refused(call("train", path, "--task", "classify", "--from", run, *more), "encoder.dim is 99")
+    more = ("--from", tmp_path, "--out", tmp_path / "other")
+    refused(call("train", path, *more), "not a run")

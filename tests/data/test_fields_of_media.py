@@ -351,6 +351,7 @@ def picture_column(folder: Path, reader: c.Picture, count: int = 6) -> Features:
 
 def test_augmentation_is_decided_by_seed_epoch_and_row_alone(tmp_path: Path) -> None:
     reader = c.Picture(height=16, width=16, cell=8, crop=0.2, zoom=0.2, flip=True, colour=0.3)
+    reader = reader.model_copy(update={"turn": 20.0, "shear": 0.2, "tint": 0.2, "erase": 0.4})
     column = picture_column(tmp_path, reader)
     rows = np.arange(6)
     first = column.padded(rows, (1, 0)).values
@@ -363,7 +364,19 @@ def test_augmentation_is_decided_by_seed_epoch_and_row_alone(tmp_path: Path) -> 
     assert torch.equal(plain, picture_column(tmp_path, PICTURE).padded(rows).values)
 
 
-@pytest.mark.parametrize("change", [{"crop": 0.2}, {"zoom": 0.3}, {"flip": True}, {"colour": 0.5}])
+CHANGES: list[dict[str, Any]] = [
+    {"crop": 0.2},
+    {"zoom": 0.3},
+    {"turn": 30.0},
+    {"shear": 0.3},
+    {"flip": True},
+    {"colour": 0.5},
+    {"tint": 0.3},
+    {"erase": 0.5},
+]
+
+
+@pytest.mark.parametrize("change", CHANGES)
 def test_every_augmentation_of_pictures_changes_them(
     change: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -388,6 +401,40 @@ def test_a_zoomed_picture_keeps_its_middle_and_a_moved_one_its_size(tmp_path: Pa
     assert min(min(sides)) < 8 < 12 < max(max(sides))
     assert any(high != wide for high, wide in sides)
     assert len(places) > 20
+
+
+def test_a_picture_is_turned_about_its_middle_by_what_is_drawn() -> None:
+    bar = np.zeros((33, 33, 3), np.uint8)
+    bar[4:29, 15:18] = 255  # upright, in the middle
+    reader = c.Picture(height=33, width=33, cell=11, stem="patches", turn=45.0)
+    angles = []
+    for seed in range(40):
+        seen = augmented(bar, reader, seed)[..., 0].astype(float)
+        rows, columns = np.mgrid[:33, :33] - 16.0
+        assert abs((rows * seen).sum() / seen.sum()) < 0.2
+        assert abs((columns * seen).sum() / seen.sum()) < 0.2
+        assert abs(seen.sum() / (255 * 75) - 1) < 0.05
+        slope = (rows * columns * seen).sum() / (rows**2 * seen).sum()
+        angles.append(np.rad2deg(np.arctan(slope)))
+    assert min(angles) < -30
+    assert max(angles) > 30
+    assert max(map(abs, angles)) < 46
+
+
+def test_a_rectangle_of_one_colour_is_erased() -> None:
+    rows = np.random.default_rng(1).integers(0, 256, (32, 32, 3)).astype(np.uint8)
+    reader = c.Picture(height=32, width=32, cell=8, erase=0.5)
+    shares = []
+    for seed in range(40):
+        seen = augmented(rows, reader, seed)
+        where = np.argwhere((seen != rows).any(-1))
+        shares.append(len(where) / 32**2)
+        if len(where):
+            (top, left), (bottom, right) = where.min(0), where.max(0)
+            assert (
+                len(np.unique(seen[top : bottom + 1, left : right + 1].reshape(-1, 3), axis=0)) == 1
+            )
+    assert 0.2 < max(shares) <= 0.25
 
 
 def test_spec_augment_silences_bands_and_times(tmp_path: Path) -> None:

@@ -50,7 +50,9 @@ def test_the_gradients_of_all_ranks_are_those_of_one_process(
     ready = prepare(settings(name, tmp_path), tmp_path)
     network = ready.task.build().train()
     scaler = torch.amp.GradScaler("cpu", enabled=False)
-    gradients = Gradients(network, torch.device("cpu"), dtype, scaler, seed=5)
+    gradients = Gradients(
+        network, list(network.parameters()), torch.device("cpu"), dtype, scaler, seed=5
+    )
     batches = [ready.task.epoch(ready.train, 0)[i] for i in range(2)]
     whole, expected = sums_of(gradients, Ranks(), batches, None)
     found = [sums_of(gradients, Part(rank, size), batches, None) for rank in range(size)]

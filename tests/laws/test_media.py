@@ -22,6 +22,9 @@ STEMS: dict[str, Source] = {
     "strided": c.Vectors(c.Sound(stride=4), 5),
     "patches": c.Vectors(c.Picture(height=8, width=12, cell=4, stem="patches"), 48),
     "residual": c.Vectors(c.Picture(height=8, width=12, cell=4, channels=4, grey=True), 16),
+    "standardised": c.Vectors(
+        c.Picture(height=8, width=12, cell=4, channels=4, grey=True, standardised=True), 16
+    ),
     "halved": c.Vectors(c.Picture(height=32, width=48, cell=16, channels=4, grey=True), 256),
 }
 BODIES: dict[str, dict[str, Any]] = {

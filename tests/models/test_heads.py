@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from saccade.models.encoders import Encoder, LateFusion
-from saccade.models.heads import Monotone, PerToken, Pooled, word_means
+from saccade.models.heads import BagOfWords, Monotone, PerToken, Pooled, word_means
 from saccade.nn.padded import Memory, Padded, end_to_end
 from tests.architectures import network, source_batch
 
@@ -105,3 +105,18 @@ def test_a_target_longer_than_its_source_counts_nothing_to_ctc() -> None:
     with torch.inference_mode():
         log_probs = head(Memory(values, None, values.mean(1)))
         assert float(head.loss(log_probs, None, target)) == 0.0
+
+
+def test_a_bag_of_words_is_scored_by_the_mean_of_what_was_read() -> None:
+    head = BagOfWords(4, 9)
+    keep = torch.tensor([[True, True, False], [True, True, True]])
+    memory = Memory(torch.randn(2, 3, 4), keep, torch.randn(2, 4))
+    target = Padded(torch.tensor([[1, 5, 7, 5, 2], [1, 8, 2, 0, 0]]), torch.tensor([5, 3]))
+    first = head.output(memory.values[0, :2].mean(0)).log_softmax(-1)
+    second = head.output(memory.values[1].mean(0)).log_softmax(-1)
+    wanted = -(2 * first[5] + first[7] + second[8])  # no mark at either end, no padding
+    assert torch.allclose(head(memory, target), wanted, atol=1e-6)
+    swapped = Padded(target.values[:, [0, 3, 2, 1, 4]], target.lengths)
+    only = Memory(memory.values[:1], keep[:1], memory.summary[:1])
+    one, other = (Padded(t.values[:1], t.lengths[:1]) for t in (target, swapped))
+    assert torch.allclose(head(only, one), head(only, other))

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from saccade.data.batches import Batch
+from saccade.models.heads import BagOfWords
 from saccade.models.networks import Generator
 from saccade.nn.loss import label_loss
 from saccade.nn.padded import Padded
@@ -156,3 +157,15 @@ def test_each_guess_comes_after_the_guesses_before_it() -> None:
             assert torch.equal(read[:, t : t + 1], token)
             logits, state = net.decoder(token, state)
             token = logits.argmax(-1)
+
+
+def test_a_bag_of_words_is_a_share_of_the_loss_in_training_alone() -> None:
+    plain, batch = new("lstm_additive_cell"), batch_of()
+    words = BagOfWords(plain.encoder.dim, VOCAB)  # type: ignore[union-attr]
+    net = Generator(plain.encoder, plain.decoder, words=words, bag=0.25).train()
+    (alone, _), (both, _) = plain(batch), net(batch)
+    unordered = words(net.encode(batch.sources), batch.target)
+    assert torch.allclose(both.sum, 0.75 * alone.sum + 0.25 * unordered)
+    assert both.count == alone.count
+    (alone, _), (both, _) = plain.eval()(batch), net.eval()(batch)
+    assert torch.equal(both.sum, alone.sum)

@@ -32,6 +32,20 @@ MEDIA = (
         ("tests/inspect/test_captions.py::test_the_cells_stand_after_a_question",),
     ),
     Mutation(
+        "pictures: a sheared one is not turned",
+        "saccade/data/pictures.py",
+        "seen = (turned @ [[1.0, 0.0], [slant, 1.0]]) * scale",
+        "seen = np.array([[1.0, 0.0], [slant, 1.0]]) * scale",
+        (f"{FIELDS}::test_a_picture_is_turned_about_its_middle_by_what_is_drawn",),
+    ),
+    Mutation(
+        "bag of words: the marks at both ends count",
+        "saccade/models/heads.py",
+        "said = Padded(target.values[:, 1:], (target.lengths - 2).clamp(min=0))",
+        "said = Padded(target.values[:, 1:], (target.lengths - 1).clamp(min=0))",
+        ("tests/models/test_heads.py",),
+    ),
+    Mutation(
         "pictures: small ones are scaled up",
         "saccade/setup/media.py",
         "side = min(64, wide, high)",

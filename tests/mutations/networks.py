@@ -12,6 +12,7 @@ LAWS = "tests/laws/test_models.py"
 NETWORKS = "tests/models/test_networks.py"
 DECODERS = "tests/models/test_decoders.py"
 HEADS = "tests/models/test_heads.py"
+BIDIRECTIONAL = "tests/tasks/test_bidirectional.py"
 
 NN = (
     Mutation(
@@ -381,6 +382,29 @@ NN = (
 )
 
 MODELS = (
+    Mutation(
+        "two ways: each token is said from itself",
+        "saccade/models/networks.py",
+        "return F.pad(ahead[:, :-1], (0, 0, 1, 0)), F.pad(back[:, 1:], (0, 0, 0, 1))",
+        "return ahead, back",
+        (BIDIRECTIONAL,),
+    ),
+    Mutation(
+        "two ways: the second layer sees both directions",
+        "saccade/models/build.py",
+        "return Separate(stack(config.dim // 2, False), stack(config.dim // 2, False))",
+        "return stack(config.dim, True)",
+        (BIDIRECTIONAL,),
+    ),
+    Mutation(
+        "causal encoder: every position sees every other",
+        "saccade/models/build.py",
+        "body.causal = config.causal",
+        "body.causal = False",
+        (
+            "tests/training/test_start.py::test_an_encoder_that_begins_with_a_language_model_reads_as_that_does",
+        ),
+    ),
     Mutation(
         "decoder: the first state is not bounded",
         "saccade/models/decoders.py",

@@ -4,11 +4,12 @@ from tests.mutations.forecasts import FORECASTS
 from tests.mutations.media import MEDIA
 from tests.mutations.networks import MODELS, NN
 from tests.mutations.numbers import NUMBERS
+from tests.mutations.objectives import OBJECTIVES
 from tests.mutations.searches import DECODING
 from tests.mutations.tables import TABLES
 from tests.mutations.trainings import MEASURES, TRAINING
 
 MUTATIONS = (
     *(*NN, *MODELS, *DECODING, *TRAINING, *MEASURES),
-    *(*MEDIA, *TABLES, *NUMBERS, *FORECASTS),
+    *(*MEDIA, *TABLES, *NUMBERS, *FORECASTS, *OBJECTIVES),
 )

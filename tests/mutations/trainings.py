@@ -11,8 +11,30 @@ LABEL_METRICS = "tests/metrics/test_label_metrics.py"
 TOKENIZERS = "tests/text/test_tokenizers.py"
 PIECES = "tests/text/test_pieces.py"
 BATCHES = "tests/data/test_batches.py"
+START = "tests/training/test_start.py"
 
 TRAINING = (
+    Mutation(
+        "start: what is taken over learns, frozen or not",
+        "saccade/training/tune.py",
+        "parameter.requires_grad_(learns[name])",
+        "parameter.requires_grad_(True)",
+        (f"{START}::test_what_is_frozen_stays_to_the_last_bit_and_costs_nothing",),
+    ),
+    Mutation(
+        "start: ids of any vocabulary are taken for the same",
+        "saccade/runs/start.py",
+        "if part not in found or not _means_the_same(name, given):",
+        "if part not in found:",
+        (f"{START}::test_several_sources_begin_with_those_of_the_same_place",),
+    ),
+    Mutation(
+        "start: an adapter is merged without its scale",
+        "saccade/nn/lora.py",
+        "torch.addmm(self.weight, self.widen, self.shrink, alpha=self.scale)",
+        "torch.addmm(self.weight, self.widen, self.shrink)",
+        (f"{START}::test_adapters_begin_as_nothing_and_are_merged_when_a_run_is_loaded",),
+    ),
     Mutation(
         "step: a language model's state is never carried",
         "saccade/training/trainer.py",

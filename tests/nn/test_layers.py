@@ -13,7 +13,7 @@ from saccade.nn.dropout import WordDropout
 from saccade.nn.padded import pad
 from saccade.nn.positions import Learned, Relative, Sinusoidal, rotate, sinusoids
 from saccade.nn.recurrent import Recurrent, run_layer
-from saccade.nn.stems import Embedding, TextStem
+from saccade.nn.stems import Embedding, StandardisedConv2d, TextStem
 from saccade.nn.transformer import FeedForward
 
 
@@ -143,3 +143,14 @@ def test_a_gated_convolution_is_its_formula() -> None:
         a, b = ((weight * window).sum((1, 2)) + bias).chunk(2)
         rows.append(sqrt(0.5) * (x[0, t] + a / (1 + (-b).exp())))
     assert torch.allclose(layer(x)[0], torch.stack(rows), atol=1e-6)
+
+
+def test_a_standardised_convolution_has_filters_of_mean_0_and_length_1() -> None:
+    layer, x = StandardisedConv2d(3, 5, 3, 2, padding=1, bias=False), torch.randn(2, 3, 8, 8)
+    with torch.no_grad():
+        filters = torch.stack([w - w.mean() for w in layer.weight])
+        filters /= filters.flatten(1).norm(dim=1).view(-1, 1, 1, 1)
+        assert torch.allclose(layer(x), F.conv2d(x, filters, None, 2, 1), atol=1e-5)
+        before = layer(x)
+        layer.weight.mul_(3.0).add_(0.7)  # neither their scale nor their mean matters
+        assert torch.allclose(layer(x), before, atol=1e-5)

@@ -8,6 +8,12 @@ from torch import nn
 
 from saccade.config import Train
 from saccade.training.optim import MovingAverage, build_optimizer, rate_at, scale_gradients
+from saccade.training.tune import Group
+
+
+def all_of(module: nn.Module) -> list[Group]:
+    """All weights of a module, as one group."""
+    return [Group(list(module.parameters()))]
 
 
 def stepped(gradient: float, steps: int = 1, **train: Any) -> tuple[float, float]:
@@ -15,7 +21,7 @@ def stepped(gradient: float, steps: int = 1, **train: Any) -> tuple[float, float
     layer = nn.Linear(2, 2)
     for parameter in layer.parameters():
         nn.init.ones_(parameter)
-    optimizer = build_optimizer(layer, Train(rate=0.1, **train))
+    optimizer = build_optimizer(all_of(layer), Train(rate=0.1, **train))
     for _ in range(steps):
         for parameter in layer.parameters():
             parameter.grad = torch.full_like(parameter, gradient)
@@ -32,7 +38,7 @@ def test_matrices_decay_and_biases_do_not(optimizer: str) -> None:
 
 def test_norms_do_not_decay_either() -> None:
     norm = nn.LayerNorm(3)
-    optimizer = build_optimizer(norm, Train(rate=0.1, weight_decay=0.5))
+    optimizer = build_optimizer(all_of(norm), Train(rate=0.1, weight_decay=0.5))
     norm.weight.grad, norm.bias.grad = torch.zeros(3), torch.zeros(3)
     optimizer.step()
     assert norm.weight.tolist() == [1.0, 1.0, 1.0]
@@ -49,7 +55,7 @@ def test_adam_has_the_betas_that_are_asked_for() -> None:
     """A first step of 2, then one of 0: the second moves by what the means have left."""
     layer = nn.Linear(1, 1, bias=False)
     nn.init.zeros_(layer.weight)
-    optimizer = build_optimizer(layer, Train(rate=0.1, betas=(0.5, 0.75), weight_decay=0.0))
+    optimizer = build_optimizer(all_of(layer), Train(rate=0.1, betas=(0.5, 0.75), weight_decay=0.0))
     for gradient in (2.0, 0.0):
         layer.weight.grad = torch.full((1, 1), gradient)
         optimizer.step()
@@ -86,13 +92,13 @@ def test_an_average_forgets_the_first_steps_soon() -> None:
     """At step n it keeps at most (1 + n) / (10 + n): else the first weights would stay for long."""
     layer = nn.Linear(1, 1, bias=False)
     nn.init.zeros_(layer.weight)
-    average = MovingAverage(layer, 0.999)
+    average = MovingAverage(list(layer.parameters()), 0.999)
     nn.init.ones_(layer.weight)
-    average.update(layer, step=1)
+    average.update(step=1)
     assert float(average.weights[0]) == pytest.approx(1 - 2 / 11)
-    average.update(layer, step=2)
+    average.update(step=2)
     assert float(average.weights[0]) == pytest.approx(1 - 2 / 11 * 3 / 12)
-    slow = MovingAverage(layer, 0.999)
+    slow = MovingAverage(list(layer.parameters()), 0.999)
     nn.init.zeros_(layer.weight)
-    slow.update(layer, step=10**6)
+    slow.update(step=10**6)
     assert float(slow.weights[0]) == pytest.approx(0.999)

@@ -246,15 +246,15 @@ def test_gradients_are_divided_and_clipped() -> None:
 
 def test_the_moving_average_follows_and_swaps_back() -> None:
     layer = torch.nn.Linear(2, 2)
-    average = MovingAverage(layer, 0.9)
+    average = MovingAverage(list(layer.parameters()), 0.9)
     before = layer.weight.detach().clone()
     with torch.no_grad():
         layer.weight.add_(1.0)
-    average.update(layer, step=1000)
+    average.update(step=1000)
     assert torch.allclose(average.weights[0], before + 0.1)
-    average.swap(layer)
+    average.swap()
     assert torch.allclose(layer.weight, before + 0.1)
-    average.swap(layer)
+    average.swap()
     assert torch.allclose(layer.weight, before + 1.0)
 
 

@@ -1,0 +1,212 @@
+"""Starting from another run: which of its weights a new network takes over, and keeps.
+
+Parts fit by name and shape; what is said with ids fits if the vocabulary was taken over, too. What
+was taken is in the new run (`start.safetensors`), which from then on needs no other.
+"""
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from saccade import config as c
+from saccade.data.corpora import Column, Corpus
+from saccade.data.digest import digest
+from saccade.data.kinds import Vocabularies
+from saccade.errors import CheckpointError, ConfigError
+from saccade.models.build import materialize
+from saccade.models.networks import Network
+from saccade.nn.lora import ADAPTERS
+from saccade.runs import files
+from saccade.runs.folder import read_config
+from saccade.runs.guard import read_header, require_shapes
+from saccade.runs.run import Run, load
+from saccade.setup.start import origins
+from saccade.tasks.task import Task
+
+TAKEN = "start.safetensors"
+MOST_NAMES = 8  # of parts, in a message
+MOST_UNKNOWN = 0.02  # of the tokens, before it is worth a word
+# An encoder's names by the number of its sources, and those of a decoder that becomes an encoder.
+ONE_SOURCE = (
+    (r"^encoder\.stems\.\d+\.", "encoder.stem."),
+    (r"^encoder\.encoders\.\d+\.", "encoder."),
+)
+SEVERAL = ((r"^encoder\.stem\.", "encoder.stems.0."), (r"^encoder\.", "encoder.encoders.0."))
+FROM_DECODER = (
+    (r"^encoder\.stem\.embedding\.", "decoder.embedding."),
+    (r"^encoder\.body\.layers\.", "decoder.layers."),
+    (r"^encoder\.body\.", "decoder.stack."),
+)
+
+
+def pretrained_config(raw: Mapping[str, Any], where: str) -> c.Config | None:
+    """The settings of the run that these settings start from, if they start from one."""
+    start = raw.get("start")
+    if start is None:
+        return None
+    if not isinstance(start, dict) or not isinstance(start.get("run"), str):
+        raise ConfigError(f"{where}: start: needs a key 'run', the folder of the run to start from")
+    try:
+        return read_config(Path(start["run"]))
+    except CheckpointError as error:
+        raise ConfigError(f"{where}: start.run: {error}") from None
+
+
+def pretrained_run(start: c.Start) -> tuple[Run, str]:
+    """The run to start from, vetted as any other, and the digest of its weights."""
+    folder = Path(start.run)
+    try:
+        run = load(folder, "cpu")
+        found = digest(folder / "model.safetensors")
+    except CheckpointError as error:
+        raise ConfigError(f"start.run: {error}") from None
+    if start.digest not in ("", found):
+        raise ConfigError(
+            f"start.digest: the weights of {folder} are {found[:12]}..., and not "
+            f"{start.digest[:12]}...: name the run that is meant, or remove the key"
+        )
+    return run, found
+
+
+class Taken(NamedTuple):
+    """What a new network takes over: weights by their names in it, and a report for people."""
+
+    weights: dict[str, Tensor]
+    report: list[str]
+
+
+def take(config: c.Config, run: Run, given: Vocabularies, network: Network) -> Taken:
+    """The weights of a run that fit a new network, which needs no memory yet."""
+    assert config.start is not None
+    found = origins(config.task.parts, run.config)
+    if isinstance(config.head, c.PerToken) and isinstance(run.config.head, c.PerToken):
+        found |= {"head": "head"}  # any other is new: its labels mean something else
+    there = dict(run.network.named_parameters(remove_duplicate=False))
+    taken: dict[str, Tensor] = {}
+    used: set[int] = set()
+    names: dict[int, list[str]] = {}  # of each weight: one that is shared has several
+    parameters = dict(network.named_parameters(remove_duplicate=False))
+    for name, parameter in parameters.items():
+        names.setdefault(id(parameter), []).append(name)
+    for own in names.values():
+        for old in (old for name in own for old in candidates(name, found, given)):
+            if old in there and there[old].shape == parameters[own[0]].shape:
+                taken[own[0]] = there[old].detach()
+                used.add(id(there[old]))
+                break
+    first = {own[0] for own in names.values()}
+    new = {name for name in first - taken.keys() if name.rpartition(".")[2] not in ADAPTERS}
+    where = config.start.run
+    if not taken:
+        raise ConfigError(f"start.run: no weight of {where} fits the new network")
+    if not new and isinstance(config.start, c.Frozen):
+        raise ConfigError(
+            f"start.kind: all of the network is in {where}, so that nothing would learn: use "
+            "whole, gradual or lora"
+        )
+    stored = dict(run.network.named_parameters())
+    left = {name for name, parameter in stored.items() if id(parameter) not in used}
+    kept = {name for name, parameter in stored.items() if id(parameter) in used}
+    vocabulary = given.target or next(filter(None, given.sources), None)
+    read = "" if vocabulary is None else f"a vocabulary of {len(vocabulary):,}, "
+    report = [f"taken from {where}: {read}{in_words(kept, left, stored)}"]
+    report += [f"new: {in_words(new, taken, parameters)}"] if new else []
+    report += [f"left in {where}: {in_words(left, kept, stored)}"] if left else []
+    return Taken(taken, report)
+
+
+def unknown(task: Task, given: Vocabularies, corpus: Corpus, run: str) -> list[str]:
+    """A line for each column of a new run that a vocabulary which was taken over hardly covers."""
+    columns = [*zip(task.sources, corpus.sources, given.sources, strict=False)]
+    columns += [(task.target, corpus.target, given.target)]
+    lines = []
+    for field, column, vocabulary in columns:
+        if vocabulary is not None and isinstance(column, Column) and len(column.ids):
+            share = float((column.ids == field.inventory.unk).mean())
+            if share > MOST_UNKNOWN:
+                lines.append(
+                    f"{share:.0%} of the tokens are unknown to the vocabulary of {run}: start from "
+                    "a run whose vocabulary is of pieces or bytes, or of like text"
+                )
+    return lines
+
+
+def candidates(name: str, found: Mapping[str, str], given: Vocabularies) -> Iterator[str]:
+    """What a weight of the new network may be called in the run, the likeliest first."""
+    part = name.partition(".")[0]
+    if part not in found or not _means_the_same(name, given):
+        return
+    if found[part] == part:
+        yield name
+        if part == "encoder":
+            yield _renamed(name, ONE_SOURCE)
+            yield from (re.sub(old, new, name) for old, new in SEVERAL)
+        return
+    yield _renamed(_renamed(name, ONE_SOURCE), FROM_DECODER)
+
+
+def _renamed(name: str, rules: Collection[tuple[str, str]]) -> str:
+    for old, new in rules:
+        if re.search(old, name):
+            return re.sub(old, new, name)
+    return name
+
+
+def _means_the_same(name: str, given: Vocabularies) -> bool:
+    """Whether ids mean in the new network what they mean in the run, where a weight is for ids."""
+    if read := re.match(r"encoder\.(?:stems\.|encoders\.)?(\d*)\.?(?:stem\.)?embedding\.", name):
+        return given.of_source(int(read[1] or 0)) is not None
+    says = name.startswith(("decoder.embedding.", "decoder.output.", "head.output."))
+    return not says or given.target is not None
+
+
+def in_words(some: Collection[str], others: Collection[str], all_of: Mapping[str, Tensor]) -> str:
+    """Names of weights as the largest parts that have no others in them, and how many numbers."""
+    numbers = sum(all_of[name].numel() for name in some)
+    parts: list[str] = []
+    for name in sorted(some):
+        if not any(name == part or name.startswith(f"{part}.") for part in parts):
+            parts.append(next(p for p in prefixes(name) if _is_free(p, others)))
+    more = f" and {len(parts) - MOST_NAMES} more" if len(parts) > MOST_NAMES else ""
+    return f"{', '.join(parts[:MOST_NAMES])}{more} ({numbers:,} weights)"
+
+
+def prefixes(name: str) -> Iterator[str]:
+    """A name's parts, from the largest to itself."""
+    words = name.split(".")
+    return (".".join(words[:n]) for n in range(1, len(words) + 1))
+
+
+def _is_free(part: str, others: Collection[str]) -> bool:
+    return not any(name == part or name.startswith(f"{part}.") for name in others)
+
+
+# --- in the new run -------------------------------------------------------------------------------
+
+
+def keep(folder: Path, weights: Mapping[str, Tensor]) -> None:
+    """Write what was taken over into the new run."""
+    files.save_weights(folder / TAKEN, weights)
+
+
+def taken_names(config: c.Config, folder: Path) -> frozenset[str]:
+    """The names of the weights with which a run began; none if it began with nothing."""
+    if config.start is None:
+        return frozenset()
+    return frozenset(read_header(folder / TAKEN).tensors)
+
+
+def first_weights(network: Network, config: c.Config, folder: Path) -> Network:
+    """A run's network on the meta device, with memory and the weights that it begins with."""
+    network = materialize(network, config.seed)
+    names = taken_names(config, folder)
+    if names:
+        own = {name: weight for name, weight in files.weights_of(network).items() if name in names}
+        header = read_header(folder / TAKEN)
+        shapes = {name: entry["shape"] for name, entry in header.tensors.items()}
+        require_shapes(shapes, own, folder / TAKEN)
+        files.load_into(folder / TAKEN, own)
+    return network
