@@ -36,7 +36,8 @@ def special_roles(tokenizer: Tokenizer) -> dict[str, str]:
     """What the special tokens are called, as tokenizer_config.json says it."""
     names = tokenizer.tokens(range(len(tokenizer)))
     found = {}
-    for role, i in zip(ROLES, tokenizer.specials, strict=True):
+    for role in ROLES:
+        i: int | None = getattr(tokenizer.specials, role)
         if i is not None:
             found[f"{role}_token"] = names[i]
     found["cls_token"] = found["bos_token"]

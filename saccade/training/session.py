@@ -272,7 +272,7 @@ def resume(
                 network = new_network(ready.task, device)
             else:
                 network = fitting_network(ready.task, path / "model.safetensors")
-                require_memory(network, config.train, device)
+                require_memory(network, config, device)
         except ConfigError as error:
             raise CheckpointError(f"{folder / 'config.toml'}: {error}") from None
         yield from _train(ready, network, folder, path, stop, began)
