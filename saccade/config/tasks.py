@@ -190,8 +190,9 @@ class Translate(TaskSettings):
     joint: bool = False  # one vocabulary, trained on both sides, and one embedding table
     # the best model is by this
     metric: Literal[
-        "bleu", "chrf", "cider", "sequence_error", "token_error", "word_error", "char_error"
-    ] = "bleu"
+        "bleu", "chrf", "cider", "rouge", "token_f1", "exact_match", "bracket_f1",
+        "sequence_error", "token_error", "word_error", "char_error"
+    ] = "bleu"  # fmt: skip
 
     def texts(self, names: Sequence[Column]) -> list[Source]:
         if self.joint:

@@ -14,7 +14,9 @@ from saccade.data.vectors import Analogies, Similarities, read_test, read_vector
 from saccade.errors import ConfigError, DataError
 from saccade.metrics.numbers import spearman
 from saccade.runs import checkpoints, files
+from saccade.runs.importing import import_run
 from saccade.runs.run import Run
+from saccade.runs.vectors import export_vectors
 from saccade.setup.choose import fill_config, gather
 from saccade.training.session import resume
 from tests.helpers import run_through, same_weights, until
@@ -100,6 +102,29 @@ def test_ranks_correlate_as_spearman_says() -> None:
     one, other = np.array([1.0, 2.0, 2.0, 4.0]), np.array([1.0, 3.0, 2.0, 4.0])
     assert spearman(one, other) == pytest.approx(0.9486833)  # of ranks 1 2.5 2.5 4 and 1 3 2 4
     assert spearman(one, np.ones(4)) == 0.0
+
+
+@pytest.mark.parametrize("name", ["vectors.txt", "vectors.bin"])
+def test_a_run_exported_and_imported_answers_the_same(name: str, run: Run, tmp_path: Path) -> None:
+    export_vectors(*run.require_vectors(), tmp_path / name)
+    said: list[str] = []
+    import_run(tmp_path / name, tmp_path / "again", said.append)
+    assert f"{len(run.require_vectors()[0].words)} words, vectors of 16 numbers" in said[0]
+    other = saccade.load(tmp_path / "again")
+    for question in ("cat", "cat dog saw"):
+        one, two = run.predict(question, nbest=3), other.predict(question, nbest=3)
+        assert one.text == two.text
+        assert one.score == pytest.approx(two.score, abs=1e-4)
+
+
+def test_words_with_blanks_inside_are_left_out_of_a_run(tmp_path: Path) -> None:
+    (tmp_path / "glove.txt").write_text("the 0.5 1.5\n. . 2.5 3.5\nThe 1 1\n<unk> 2 2\n")
+    said: list[str] = []
+    import_run(tmp_path / "glove.txt", tmp_path / "run", said.append)
+    assert any("1 words with a blank inside" in line for line in said)
+    task, network = saccade.load(tmp_path / "run").require_vectors()
+    assert network.vectors[task.index("the")].tolist() == [0.5, 1.5]
+    assert network.vectors[task.index("The")].tolist() == [1.0, 1.0]
 
 
 @pytest.mark.parametrize("name", ["vectors.txt", "vectors.bin"])
