@@ -190,8 +190,9 @@ class Translate(TaskSettings):
     joint: bool = False  # one vocabulary, trained on both sides, and one embedding table
     # the best model is by this
     metric: Literal[
-        "bleu", "chrf", "cider", "sequence_error", "token_error", "word_error", "char_error"
-    ] = "bleu"
+        "bleu", "chrf", "cider", "rouge", "token_f1", "exact_match", "bracket_f1",
+        "sequence_error", "token_error", "word_error", "char_error"
+    ] = "bleu"  # fmt: skip
 
     def texts(self, names: Sequence[Column]) -> list[Source]:
         if self.joint:
@@ -316,6 +317,8 @@ class Data(Strict):
     # column (from 1), key, or CoNLL-U field; None is the format's usual one
     target: Column | None = None
     header: bool | None = None  # whether the first row of a table names its columns; None: by look
+    # word vectors that tables of embeddings begin with: a file of them, or a run of word2vec's
+    vectors: str = ""
     # columns of numbers that are one source, called "vector" in `source`
     vector: Annotated[tuple[Column, ...], Field(strict=False)] = ()
     # of tag: what has a label each, words between blanks or every character; None: by look

@@ -112,7 +112,6 @@ ACTIVATIONS = {
     "silu": "silu",
     "swish": "silu",
 }
-BACK = {"relu": "relu", "gelu": "gelu", "gelu_tanh": "gelu_new", "silu": "silu"}
 
 
 def published(found: Mapping[str, Any], where: str, tensors: Container[str] = ()) -> Published:
@@ -495,8 +494,18 @@ def _marian(values: Values, head: str) -> Published:
     return made
 
 
+def _pegasus(values: Values, head: str) -> Published:
+    """Marian with norms before each sublayer, and a last one."""
+    made = _bart_like(values, head, "pegasus", "sinusoidal_halves")
+    for ours, part in (("encoder.body", "encoder"), ("decoder.stack", "decoder")):
+        made.tables[part]["norm_first"] = True
+        made.add(f"{ours}.norm.*", f"model.{part}.layer_norm.*")
+    made.unused += ("model.encoder.embed_positions", "model.decoder.embed_positions")
+    return made
+
+
 def _bart_like(values: Values, head: str, model_type: str, positions: str) -> Published:
-    """What BART and Marian share."""
+    """What BART, Marian and Pegasus share."""
     _require_no_head(values, head)
     D = values.size("d_model")
     made_of: dict[str, dict[str, Any]] = {}
@@ -561,6 +570,7 @@ ARCHITECTURES: dict[str, Callable[[Values, str], Published]] = {
     "t5": _t5,
     "bart": _bart,
     "marian": _marian,
+    "pegasus": _pegasus,
 }
 
 

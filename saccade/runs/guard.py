@@ -332,7 +332,7 @@ def fitting_network(task: Task, weights: Path) -> Network:
 def new_network(task: Task, device: torch.device) -> Network:
     """The network of a new run, on the meta device; ConfigError if the memory is too small."""
     network = network_on_meta(task)
-    require_memory(network, task.config.train, device)
+    require_memory(network, task.config, device)
     return network
 
 

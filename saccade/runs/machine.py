@@ -75,11 +75,13 @@ def memory_of(device: torch.device) -> int | None:
     return min(found, default=None)
 
 
-def require_memory(network: nn.Module, train: c.Train, device: torch.device) -> None:
+def require_memory(network: nn.Module, config: c.Config, device: torch.device) -> None:
     """ConfigError if the memory does not hold a network in training; it may have none yet."""
-    count = sum(parameter.numel() for parameter in network.parameters())
-    moments = {"adamw": 2, "sgd": 1}[train.optimizer]
+    count, train = sum(parameter.numel() for parameter in network.parameters()), config.train
+    moments = {"adamw": 2, "sgd": 1, "sparse": 0}[train.optimizer]
     copies = 2 + moments + bool(train.average)  # the weights, their gradients, ...
+    if isinstance(config.start, c.Frozen | c.LowRank):  # what learns is small beside the rest
+        copies = 1
     needed, memory = 4 * count * copies, memory_of(device)
     if memory is not None and needed > memory:
         raise ConfigError(

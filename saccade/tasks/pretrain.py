@@ -172,8 +172,8 @@ class Pretraining(PlainText):
                 return spans(row, draws, objective, ids)
             case c.Denoising():
                 return denoising(row, draws, objective, ids)
-            case c.Causal():
-                raise AssertionError("a language model reads a stream")
+            case c.Causal() | c.SkipGram() | c.Cbow():
+                raise AssertionError("a language model reads a stream, word2vec a neighbourhood")
             case _:
                 assert_never(objective)
 
@@ -233,9 +233,10 @@ class Pretraining(PlainText):
             raise DataError("nothing to measure on: the vocabulary has no token of this text")
         means = {name: value / count for name, value in sums.items()}
         perplexity = exp(min(means["loss"], 100.0))
-        scores = {"loss": means["loss"], "perplexity": perplexity, "accuracy": means["accuracy"]}
+        right = 100.0 * means["accuracy"]
+        scores = {"loss": means["loss"], "perplexity": perplexity, "accuracy": right}
         if self.paired:
-            scores["next_sentence"] = sums["next_sentence"] / max(pairs, 1)
+            scores["next_sentence"] = 100.0 * sums["next_sentence"] / max(pairs, 1)
         return scores
 
     def judged(self, network: Any, batch: Batch) -> "Judged":

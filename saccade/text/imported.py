@@ -104,14 +104,15 @@ class Imported(Tokenizer):
     def restored(cls, config: c.Tokenizer, content: Mapping[str, Any]) -> Self:
         """What `save` wrote; ValueError or worse if it is anything else."""
         own = content["imported"]
-        numbers = [*own["specials"], *own["dropped"], *chain(*own["frame"].values())]
+        *marks, sentinels = own["specials"]
+        numbers = [*marks, *sentinels, *own["dropped"], *chain(*own["frame"].values())]
         if len(own["specials"]) != len(Specials._fields) or len(numbers) > MAX_VOCABULARY:
             raise ValueError("imported: its special ids are not whole")
         if not all(i is None or type(i) is int for i in numbers):
             raise ValueError("imported: a special id is no whole number")
         frame = Frame(**{name: tuple(ids) for name, ids in own["frame"].items()})
         try:
-            specials = Specials(*own["specials"])
+            specials = Specials._make([*marks, tuple(sentinels)])
             return cls(config, content["tokenizer"], specials, frame, own["dropped"])
         except BaseException as error:
             raise _plain(error) from None

@@ -46,7 +46,7 @@ REPEATED_AT_ONCE = 1000  # of one unit, given to HF
 # As in GPT-2, a blank goes with the word after it, but \w would tear words at their vowel signs
 # (Hindi, Thai). Every character is in some alternative, so that nothing is lost.
 _MARKS = r"!-/:-@\[-`{-~¡-¿\u2010-\u2027\u2030-\u205e\u3001-\u303f\uff01-\uff0f"
-_CHUNK = re.compile(rf" ?[^\s{_MARKS}]+| ?[{_MARKS}]+|\s+(?!\S)|\s")
+CHUNK = re.compile(rf" ?[^\s{_MARKS}]+| ?[{_MARKS}]+|\s+(?!\S)|\s")
 
 
 class Frame(NamedTuple):
@@ -132,6 +132,11 @@ class Tokenizer:
         except Exception as error:  # HF raises no narrower class
             said = str(error)[:300]
             raise CheckpointError(f"{path}: no readable tokenizer: {said}") from None
+
+    @property
+    def model_json(self) -> str:
+        """What HF's model is made of."""
+        return self._hf.to_str()
 
     def __len__(self) -> int:
         """The size of the vocabulary, specials included."""
@@ -223,6 +228,14 @@ class Tokenizer:
             case _:
                 assert_never(self.config.kind)
 
+    def written(self) -> list[str]:
+        """What each token adds to a text: its piece, with the blank that parts it from others."""
+        if self.config.kind == "word":
+            return [(self.config.separator or " ") + piece for piece in self._pieces]
+        if self.config.kind == "imported":
+            return [re.sub("[▁Ġ]", " ", piece) for piece in self.tokens(range(len(self)))]
+        return list(self._pieces)
+
     def tokens(self, ids: Sequence[int]) -> list[str]:
         """The piece of each id, to be shown: est</w> (bpe), ▁low (unigram), \\xf0 (a lone byte)."""
         pieces = [self._pieces[i] for i in ids]
@@ -276,7 +289,7 @@ def _units(config: c.Tokenizer, text: str) -> list[str] | str:
         case "imported":  # which cuts a text by itself
             return [text]
         case "bytes":  # a character for each byte
-            return [chunk.encode().decode("latin-1") for chunk in _CHUNK.findall(text)]
+            return [chunk.encode().decode("latin-1") for chunk in CHUNK.findall(text)]
         case _:
             assert_never(config.kind)
 

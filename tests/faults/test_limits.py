@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import saccade
-from saccade.config import parse
+from saccade.config import LowRank, parse
 from saccade.errors import ConfigError
 from saccade.runs import folder, guard, machine
 from saccade.tasks.registry import load_task
@@ -88,12 +88,15 @@ def test_what_a_network_takes_is_counted(
     network = load_task(config, GOLDEN / "transformer").build_meta()
     count = sum(parameter.numel() for parameter in network.parameters())
     train = config.train.model_copy(update={"optimizer": optimizer, "average": average})
+    config = config.model_copy(update={"train": train})
     device = machine.choose_device("cpu")
     monkeypatch.setattr(machine, "memory_of", lambda device: each * count)
-    machine.require_memory(network, train, device)
+    machine.require_memory(network, config, device)
     monkeypatch.setattr(machine, "memory_of", lambda device: each * count - 1)
     with pytest.raises(ConfigError, match=f"{count:,} parameters"):
-        machine.require_memory(network, train, device)
+        machine.require_memory(network, config, device)
+    adapted = config.model_copy(update={"start": LowRank(run="another")})
+    machine.require_memory(network, adapted, device)  # whose weights are frozen
 
 
 def test_a_search_that_no_memory_holds_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

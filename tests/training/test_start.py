@@ -123,6 +123,17 @@ def test_a_task_takes_over_the_parts_of_a_run_that_it_has(
     assert all(any(torch.equal(w, other) for other in there.values()) for w in kept.values())
 
 
+def test_numbers_can_be_learned_by_an_encoder_of_words(runs: Path, tmp_path: Path) -> None:
+    lines = corpus(tmp_path, "classify").read_text(encoding="utf-8").splitlines()
+    path, words = tmp_path / "lengths.tsv", [line.partition("\t")[0] for line in lines]
+    path.write_text("".join(f"{word}\t{len(word)}.5\n" for word in words), encoding="utf-8")
+    small = {"train.steps": 2, "train.processes": 1, "start.kind": "frozen"}
+    out, base = tmp_path / "run", runs / "masked"
+    run = saccade.train(path, task="regress", from_run=base, out=out, settings=small, quiet=True)
+    assert all(name.startswith("encoder.") for name in files.read_tensors(out / TAKEN))
+    assert float(run.predict("abc").text) > 0
+
+
 @pytest.mark.parametrize("name", ["windows", "language model"])
 def test_an_encoder_that_begins_with_a_language_model_reads_as_that_does(
     name: str, runs: Path, tmp_path: Path
@@ -250,6 +261,16 @@ def test_gradual_unfreezing_changes_the_groups_whose_turn_it_is(runs: Path, tmp_
         assert not {name for name in still if name.endswith(".weight") and "norm" not in name}
 
 
+def test_two_processes_unfreeze_as_one_does(runs: Path, tmp_path: Path) -> None:
+    for processes in (1, 2):
+        train = {"processes": processes, "optimizer": "sgd", "rate": 0.05, "weight_decay": 0.5}
+        more = {"train": train | {"preflight": "off", "average": 0.0}}
+        config = tuned(runs, "windows", tmp_path, "classify", more, **TUNINGS["gradual"])
+        run_through(config, tmp_path / f"of {processes}")
+    one, two = weights(tmp_path / "of 1"), weights(tmp_path / "of 2")
+    assert all(torch.allclose(one[name], two[name], atol=1e-6) for name in one)
+
+
 def test_a_layer_further_from_the_output_learns_at_a_lower_rate(runs: Path, tmp_path: Path) -> None:
     config = tuned(runs, "windows", tmp_path, "classify", layer_decay=0.5)
     trainer = prepared(config, tmp_path / "run")
@@ -342,6 +363,7 @@ def test_adapters_reach_a_decoder_that_searches(runs: Path, tmp_path: Path) -> N
 
 MISTAKES: dict[str, tuple[str, str, dict[str, Any], str]] = {
     "width": ("windows", "classify", {"encoder": {"dim": 32}}, "encoder.dim is 32, and 16 in"),
+    "head width": ("windows", "tag", {"encoder": {"head_dim": 4}}, "encoder.head_dim is 4, and"),
     "kind": ("windows", "tag", {"encoder": {"kind": "recurrent"}}, "encoder.kind is 'recurrent'"),
     "tokenizer": (
         "windows",

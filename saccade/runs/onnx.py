@@ -1,0 +1,164 @@
+"""A run as ONNX: networks that answer without a search, from ids to logits, in one graph.
+
+`classify` gives a row of logits, `tag` and masked language models one for each position (the logits
+of a word are the mean of its positions'), `language` those of the next token after each prefix.
+"""
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from saccade import config as c
+from saccade.errors import ConfigError, TrainingError
+from saccade.models.encoders import Encoder
+from saccade.models.heads import PerToken, PerWord, Pooled
+from saccade.nn.padded import Padded
+from saccade.runs import files
+from saccade.runs.run import Run
+from saccade.tasks.generate import positions_of
+from saccade.tasks.labels import LabelTask
+from saccade.text.publishing import tokenizer_json
+
+LONGEST = 1024  # positions, where they have no end of their own
+TOLERANCE = 1e-3
+
+
+class Labels(nn.Module):
+    """Ids and which of them are real, to logits."""
+
+    def __init__(self, network: Any):
+        super().__init__()
+        self.encoder, self.head = network.encoder, network.head
+
+    def forward(self, tokens: Tensor, keep: Tensor) -> Tensor:
+        read = self.encoder.stem(Padded(tokens, keep.sum(1)))
+        memory = self.encoder.body(read.values, keep, read.lengths)
+        match self.head:
+            case Pooled():
+                return self.head(memory)  # type: ignore[no-any-return]
+            case PerWord():
+                return self.head.output(memory.values)  # type: ignore[no-any-return]
+            case _:
+                return self.head(memory.values)  # type: ignore[no-any-return]
+
+
+class NextTokens(nn.Module):
+    """Ids to the logits of what comes after each."""
+
+    def __init__(self, network: Any):
+        super().__init__()
+        self.decoder = network.decoder
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        logits, _ = self.decoder(tokens, self.decoder.start(None, tokens.size(0)))
+        return logits  # type: ignore[no-any-return]
+
+
+def export_onnx(run: Run, folder: Path) -> None:
+    """Write model.onnx, its tokenizer, and its labels; checked with onnxruntime, if it is there."""
+    try:
+        import onnx  # noqa: F401
+        import onnxscript  # noqa: F401
+    except ImportError:
+        raise ConfigError("onnx is not installed: pip install 'saccade[onnx]'") from None
+    wrapped, part = wrapper(run)
+    longest = min(LONGEST, positions_of(part))
+    size = run.task.fields[0].size
+    numbers = torch.Generator().manual_seed(1)
+    tokens = torch.randint(0, size, (2, min(7, longest)), generator=numbers)
+    inputs: tuple[Tensor, ...] = (tokens,)
+    if isinstance(wrapped, Labels):
+        inputs = tokens, torch.arange(tokens.size(1)) < torch.tensor([[tokens.size(1)], [4]])
+    rows, columns = torch.export.Dim("rows"), torch.export.Dim("columns", min=2, max=longest)
+    names = ["tokens", "keep"][: len(inputs)]
+    path = folder / "model.onnx"
+    with patch("saccade.nn.positions._rounded", lambda _: longest), torch.no_grad():
+        expected = wrapped(*inputs)  # and tables of positions are made
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                torch.onnx.export(
+                    wrapped,
+                    inputs,
+                    str(path),
+                    input_names=names,
+                    output_names=["logits"],
+                    dynamic_shapes=tuple({0: rows, 1: columns} for _ in inputs),
+                    dynamo=True,
+                    external_data=False,
+                    verbose=False,
+                )
+            except Exception as error:  # torch has no one class for what it cannot trace
+                first = str(error).strip().partition("\n")[0][:200]
+                said = "export: torch cannot write this network as ONNX"
+                raise ConfigError(f"{said}: {first}") from None
+    compare(path, wrapped, inputs, expected, longest)
+    files.write_text(folder / "tokenizer.json", json.dumps(tokenizer_json(_tokenizer(run))))
+    if isinstance(run.task, LabelTask):
+        labels = {str(i): label for i, label in enumerate(run.task.labels.labels)}
+        files.write_text(folder / "labels.json", json.dumps(labels, ensure_ascii=False))
+
+
+def wrapper(run: Run) -> tuple[nn.Module, Any]:
+    """The network as one function of ids, and the settings of its Transformer."""
+    network: Any = run.network.cpu().eval()
+    config = run.config
+    for part in (config.encoder, config.decoder):
+        if part is not None and not isinstance(part, c.Transformer | c.Convolution):
+            raise ConfigError(
+                f"export: a part of this network is {part.kind}; to ONNX only Transformers and "
+                "convolutions are exported"
+            )
+    if isinstance(config.decoder, c.Transformer) and config.encoder is None:
+        return NextTokens(network), config.decoder
+    head = getattr(network, "head", None)
+    says = isinstance(head, Pooled | PerWord | PerToken) and config.decoder is None
+    encoder = getattr(network, "encoder", None)
+    if says and isinstance(encoder, Encoder) and hasattr(encoder.stem, "embedding"):
+        return Labels(network), config.encoder
+    raise ConfigError(
+        f"export: the task '{config.task.kind}' needs a search or reads more than text; to ONNX go "
+        "networks that answer without: classify, tag, masked, language"
+    )
+
+
+def _tokenizer(run: Run) -> Any:
+    return next(f.tokenizer for f in run.task.fields if hasattr(f, "tokenizer"))
+
+
+def compare(
+    path: Path, wrapped: nn.Module, inputs: tuple[Tensor, ...], expected: Tensor, longest: int
+) -> None:
+    """TrainingError if onnxruntime, where it is installed, says other than torch."""
+    try:
+        import onnxruntime  # type: ignore[import-untyped]
+    except ImportError:
+        return
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    for some, said in ((inputs, expected), _longer(wrapped, inputs, longest)):
+        given = [one.name for one in session.get_inputs()]
+        named = dict(zip(given, (one.numpy() for one in some), strict=True))
+        found = session.run(None, named)[0]
+        difference = float(np.abs(found - said.numpy()).max())
+        if not difference < TOLERANCE:
+            raise TrainingError(
+                f"{path}: onnxruntime says other than torch, by {difference:.2g}: do not use it"
+            )
+
+
+def _longer(
+    wrapped: nn.Module, inputs: tuple[Tensor, ...], longest: int
+) -> tuple[tuple[Tensor, ...], Tensor]:
+    """The same for inputs of another shape."""
+    times = max(1, min(5, longest // inputs[0].size(1)))
+    more = tuple(one.repeat(2, times) for one in inputs)
+    if len(more) > 1:
+        more = more[0], torch.ones_like(more[1])
+    with patch("saccade.nn.positions._rounded", lambda _: longest), torch.no_grad():
+        return more, wrapped(*more)
