@@ -219,8 +219,12 @@ class Pretraining(PlainText):
     def evaluating(
         self, network: Any, corpus: Corpus, examples: Sequence[Example], quick: bool
     ) -> Evaluation:
-        column = corpus.tokens
-        batches = self.measured_rows(Column(column.ids, column.starts[: len(examples) + 1]))
+        column, lines = corpus.tokens, max(1, len(examples))
+        while (
+            lines < len(column) and self.alphabet.special[column.ids[: column.starts[lines]]].all()
+        ):
+            lines = min(2 * lines, len(column))  # where the first are blank, a few more
+        batches = self.measured_rows(Column(column.ids, column.starts[: lines + 1]))
         sums: dict[str, float] = {}
         count, pairs = 0, 0
         for done, batch in enumerate(batches, 1):

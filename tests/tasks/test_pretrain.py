@@ -11,8 +11,9 @@ import torch
 
 import saccade
 from saccade import cli
+from saccade.data.lines import Example
 from saccade.distributed.ranks import Ranks
-from saccade.errors import ConfigError
+from saccade.errors import ConfigError, DataError
 from saccade.inspect.filled import own_attention, restored
 from saccade.inspect.view import inspect
 from saccade.setup.choose import fill_config, gather
@@ -89,6 +90,16 @@ def test_what_is_measured_on_never_changes_and_training_rows_do_unless_told(
     assert rows[0].target.tolist() == rows[1].target.tolist()
     assert (epochs[0].order != epochs[1].order).any()
     assert sorted(epochs[0].order) == list(range(len(epochs[0].bounds) - 1))
+
+
+def test_a_look_at_few_lines_goes_on_to_one_that_is_not_blank(tmp_path: Path) -> None:
+    ready = prepare(settings("masked", tmp_path), tmp_path)
+    task, network = ready.task, ready.task.build().eval()
+    rows = [Example(("",), None)] * 5 + [Example(("w1 w2 w3",), None)]
+    few = task.evaluate(network, task.encode(rows), rows[:1], quick=True)
+    assert few == task.evaluate(network, task.encode(rows), rows, quick=False)
+    with pytest.raises(DataError, match="the vocabulary has no token of this text"):
+        task.evaluate(network, task.encode(rows[:5]), rows[:5], quick=False)
 
 
 LEARNED = {  # steps, and what becomes better than
