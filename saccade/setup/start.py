@@ -16,11 +16,11 @@ from saccade.text.tokenizers import Tokenizer
 # Of a part's table, what may be other than in the run: the rest would make other use of weights.
 FREE = (
     *("dropout", "attention_dropout", "num_layers", "causal", "attention", "context", "tied"),
-    "mix",
+    *("mix", "copy"),
 )
 RATE_OF_256 = 3e-4  # of a Transformer that wide; BERT's 5e-5 is for one of 768
 RATE_SHARE = 0.4  # of the rate that a recurrent network was trained at
-NEW_RATE = 1e-3  # where only what is new learns, or adapters
+NEW_RATES = {"frozen": 5e-3, "lora": 1e-3}  # where only what is new learns, or adapters
 
 
 def origins(parts: Sequence[str], pretrained: c.Config) -> dict[str, str]:
@@ -199,8 +199,7 @@ def _training(
     rate = RATE_SHARE * pretrained.train.rate
     if widths:
         rate = min(RATE_OF_256 * (256 / min(widths)) ** 1.5, chosen["train"]["rate"])
-    if how in ("frozen", "lora"):
-        rate = NEW_RATE
+    rate = NEW_RATES.get(how or "", rate)
     most = chosen["train"].get("epochs", 30)
     epochs = int(max(3, min(30, most, round(600 / max(examples, 1) ** 0.5))))
     return {"rate": float(f"{rate:.1e}"), "epochs": epochs}
