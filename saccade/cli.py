@@ -4,13 +4,11 @@ Exit 0 done, 1 a negative answer, 2 the user's mistake, 75 stopped by a signal w
 Heavy imports stand inside the commands, so that `saccade --help` is instant.
 """
 
-import io
 import json
 import os
 import shlex
 import signal
 import sys
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict
 from itertools import repeat
@@ -30,6 +28,7 @@ app = typer.Typer(
 )
 MISUSE: Any = typer.BadParameter.__mro__[2]  # ClickException, of whichever click typer brings
 MAX_ERROR_LINES = 10
+NEIGHBOURS = 10  # of a word, unless --nbest says otherwise
 
 Data = Annotated[list[str], typer.Argument(help="A file, or two that are aligned line by line.")]
 DataOrConfig = Annotated[
@@ -175,9 +174,17 @@ def predict(
         str, typer.Option(help="Of a forecast, as in --quantiles 0.1,0.5,0.9.")
     ] = "",
     plot: Annotated[Path | None, typer.Option(help="A picture of a forecast, to be drawn.")] = None,
+    neighbours: Annotated[
+        str, typer.Option(help="A word, of word vectors: the words that are nearest.")
+    ] = "",
+    analogy: Annotated[
+        tuple[str, str, str] | None,
+        typer.Option(help="Three words, of word vectors: a is to b as c is to the answer."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Answer each line with a line. With --nbest up to N lines of score<TAB>text for each."""
+    from saccade.data.lines import input_lines
     from saccade.errors import ConfigError
     from saccade.runs.machine import tune_malloc
     from saccade.runs.printing import lines_in_words, one_line, printed, warning_of_unknown
@@ -208,13 +215,18 @@ def predict(
     name = str(file) if named else "standard input"
     unknown: list[int] = []  # of each line that has what the model has no token for
     model.root = _root(settings)
-    inputs: Any = model.sources(file) if file and model.reads(file) else lines(file)
+    asked = neighbours or " ".join(analogy or ())
+    nbest = NEIGHBOURS if asked and nbest == 1 else nbest
+    inputs: Any = model.sources(file) if file and model.reads(file) else input_lines(file)
     alone = file is not None and model.is_input(file)
     if alone:  # not a list of inputs
         inputs = [str(file)]
     if fill:
         model.require_fill(file)
         inputs, name, alone = [fill], "--fill", True
+    if asked:
+        model.require_vectors()
+        inputs, alone = [asked], True
     if stream:
         lone = nbest == 1 and (width or 1) == 1 and not (prefix or prefixes or others or as_json)
         if not lone or int8 or engine == "ctranslate2":
@@ -239,12 +251,14 @@ def predict(
     )
     if prefix or prefixes:
         model.check_prefix(prefix)
-    begin: Any = lines(prefixes) if prefixes else repeat(prefix)
+    begin: Any = input_lines(prefixes) if prefixes else repeat(prefix)
     at_once = 1 if not named and sys.stdin.isatty() else LINES_AT_ONCE
     lost = 0
     found = model.stream(inputs, request, begin, at_once, None if alone else name)
     with model:  # its processes end with it, also when it is interrupted
         for number, one in enumerate(counting(found, file if named and not alone else None), 1):
+            if one.problem and asked:
+                raise ConfigError(one.problem)
             if one.problem:
                 lost += 1
                 say(f"{model.place(number, name)}: {one.problem}; left empty")
@@ -424,11 +438,14 @@ def check(
     from saccade.check.findings import error, grouped, table
     from saccade.data.lines import Defect, counted
     from saccade.errors import DataError
+    from saccade.runs.start import pretrained_config
     from saccade.setup.choose import task_and_data
 
     _end_quietly()
     try:
-        settings_of_task, settings_of_data = task_and_data(*_gathered(data, task, dev, settings))
+        raw, where = _gathered(data, task, dev, settings)
+        pretrained = pretrained_config(raw, where)
+        settings_of_task, settings_of_data = task_and_data(raw, where, pretrained)
         found = findings_of(settings_of_data, settings_of_task)
     except DataError as problem:  # nothing can be read at all
         if not isinstance(problem.defect, Defect):
@@ -523,22 +540,6 @@ def _follow(events: Any, folder: Path) -> None:
             for name, value in event.scores.items():
                 print(f"{name}\t{value:.4f}")
     say(f"the run is in {folder}; next: saccade predict {shlex.quote(str(folder))} FILE")
-
-
-def lines(path: Path | None) -> Iterator[str]:
-    """The lines of a file or of standard input, one at a time, read as training files are."""
-    from saccade.data.lines import Defect, FileError, lines_of
-    from saccade.errors import DataError
-
-    standard = path is None or str(path) == "-"
-    stream = io.FileIO(sys.stdin.fileno(), closefd=False) if standard else None
-    try:
-        for row in lines_of("standard input" if standard else str(path), stream):
-            if isinstance(row, Defect):
-                raise DataError(str(row))
-            yield row
-    except FileError as error:
-        raise DataError(str(error.defect)) from None
 
 
 def say(text: str) -> None:

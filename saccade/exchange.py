@@ -24,8 +24,10 @@ def import_(
 
 def export(
     run: Annotated[Path, typer.Argument(help="A run's directory.", metavar="RUN")],
-    to: Annotated[str, typer.Option(help="The format: ctranslate2, huggingface or onnx.")],
-    out: Annotated[Path | None, typer.Option(help="The folder; else inside the run.")] = None,
+    to: Annotated[
+        str, typer.Option(help="The format: ctranslate2, huggingface, onnx or word2vec.")
+    ],
+    out: Annotated[Path | None, typer.Option(help="The folder (or file); else in the run.")] = None,
 ) -> None:
     """Write the model for another engine. CTranslate2's, inside the run, `predict` finds."""
     from saccade.runs.exporting import export_run

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal, NamedTuple, Self
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from saccade.config.readers import Positive, PositiveFloat, Share, Strict
 
@@ -41,6 +41,8 @@ class RecurrentEncoder(Recurrent):
 
 
 class RecurrentDecoder(Recurrent):
+    model_config = ConfigDict(serialize_by_alias=True)
+
     attention: Literal[
         "off", "parameter_free", "dot", "scaled_dot", "general", "concat", "additive"
     ] = "additive"
@@ -50,6 +52,8 @@ class RecurrentDecoder(Recurrent):
     # at every step, or that state as it is, and nothing more (Sutskever et al. 2014)
     first_state: Literal["learned", "copied"] = "learned"
     tied: bool = True  # the output layer is the embedding table
+    # tokens of the source may be copied (See et al. 2017); BaseModel has a `copy` of its own
+    copies: bool = Field(default=False, alias="copy")
 
     @model_validator(mode="after")
     def enters(self) -> Self:
@@ -127,7 +131,11 @@ class TransformerEncoder(Transformer):
 
 
 class TransformerDecoder(Transformer):
+    model_config = ConfigDict(serialize_by_alias=True)
+
     tied: bool = True  # the output layer is the embedding table
+    # tokens of the source may be copied (See et al. 2017); BaseModel has a `copy` of its own
+    copies: bool = Field(default=False, alias="copy")
     output_bias: bool = True
 
 

@@ -133,8 +133,35 @@ class Denoising(ObjectiveSettings):
     shuffle: bool = True  # lines of a row in another order
 
 
+class Word2Vec(ObjectiveSettings):
+    """Vectors that tell the words around a word from words drawn at random.
+
+    Mikolov et al. 2013, arxiv.org/abs/1310.4546
+    """
+
+    parts = ("encoder",)
+
+    window: Annotated[int, Field(gt=0, le=100)] = 5  # words on either side, at most
+    negatives: Annotated[int, Field(gt=0, le=1000)] = 5  # drawn at random for each pair
+    # a word that is more frequent is thinned out; 0 reads all
+    sample: Share = 1e-3
+    power: Annotated[float, Field(ge=0.0, le=2.0)] = 0.75  # of a count: how often it is drawn
+
+
+class SkipGram(Word2Vec):
+    """A word says each of the words around it."""
+
+    kind: Literal["skipgram"] = "skipgram"
+
+
+class Cbow(Word2Vec):
+    """The mean of the words around it says a word."""
+
+    kind: Literal["cbow"] = "cbow"
+
+
 Objective = Annotated[
-    Masked | Causal | Bidirectional | Unilm | Permuted | Spans | Denoising,
+    Masked | Causal | Bidirectional | Unilm | Permuted | Spans | Denoising | SkipGram | Cbow,
     Field(discriminator="kind"),
 ]
 

@@ -14,6 +14,7 @@ from saccade.config.networks import (
     Encoder,
     Head,
     Horizon,
+    NoBody,
     Output,
     PerToken,
     PerWord,
@@ -24,7 +25,7 @@ from saccade.config.networks import (
     Transformer,
     TransformerEncoder,
 )
-from saccade.config.objectives import Bidirectional
+from saccade.config.objectives import Bidirectional, Word2Vec
 from saccade.config.readers import NonNegative, Positive, PositiveFloat, Share, Strict
 from saccade.config.start import LowRank, Start
 from saccade.config.tasks import (
@@ -52,9 +53,10 @@ class Train(Strict):
     # padded source + target tokens in a batch (streams x context of a model)
     batch_tokens: Positive = 4096
     accumulate: Positive = 1  # batches to a step
-    optimizer: Literal["adamw", "sgd"] = "adamw"
+    # sparse: word2vec's own, which sums slopes into the rows that were read
+    optimizer: Literal["adamw", "sgd", "sparse"] = "adamw"
     rate: PositiveFloat = 1e-3
-    schedule: Literal["constant", "noam", "cosine", "plateau"] = "cosine"
+    schedule: Literal["constant", "noam", "cosine", "linear", "plateau"] = "cosine"
     warmup: Annotated[int, Field(ge=0)] = 200
     betas: Annotated[tuple[Share, Share], Field(strict=False)] = (0.9, 0.98)
     momentum: Share = 0.9  # of sgd
@@ -133,8 +135,41 @@ class Config(Strict):
                 "start: kind 'lora' is for the linear layers of a Transformer, and this network "
                 "has none: use frozen, gradual or whole"
             )
+        if self.start is not None and self.data.vectors:
+            raise ValueError("data: vectors: a network that has a [start] has its own: remove it")
         if isinstance(self.task, Pretrain):
             self._fits_objective(self.task)
+        if isinstance(self.task, Pretrain) and isinstance(self.task.objective, Word2Vec):
+            if not isinstance(self.encoder, NoBody):
+                raise ValueError(
+                    f"encoder: the objective '{self.task.objective.kind}' learns a vector for each "
+                    "word and nothing else: set kind = 'none', and dim"
+                )
+            fixed = {"optimizer": "sparse", "processes": 1, "accumulate": 1, "average": 0.0}
+            fixed |= {"clip": 0.0, "weight_decay": 0.0, "word_dropout": 0.0}
+            for key, value in fixed.items():
+                if getattr(self.train, key) != value:
+                    raise ValueError(
+                        f"train: {key}: the objective '{self.task.objective.kind}' needs "
+                        f"{key} = {value!r}"
+                    )
+            if self.train.precision not in ("auto", "fp32"):
+                raise ValueError("train: precision: word vectors are trained in 'fp32'")
+        elif self.train.optimizer == "sparse":
+            raise ValueError(
+                "train: optimizer 'sparse' is for the objectives 'skipgram' and 'cbow': use 'sgd'"
+            )
+        if self.decoder is not None and self.decoder.copies:
+            if not isinstance(self.task, Translate) or not self.task.joint:
+                raise ValueError(
+                    "decoder: copy: source and target need one vocabulary: use the task "
+                    "'translate' with task.joint = true, or remove it"
+                )
+            if self.task.target.kind == "word":
+                raise ValueError(
+                    "decoder: copy: a word that is not in the vocabulary is <unk>, and cannot be "
+                    "copied: set task.source.kind and task.target.kind to 'bpe' (or 'char')"
+                )
         if self.train.scheduled_sampling and self.task.kind != "translate":
             raise ValueError("train: scheduled_sampling is for the task 'translate' alone")
         for key in ("ctc", "bag"):

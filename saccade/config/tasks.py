@@ -37,7 +37,13 @@ class TaskSettings(Strict):
     @property
     def title(self) -> str:
         """What it is called in messages."""
-        return f"the task '{getattr(self, 'kind', '')}'"
+        return f"the task '{self.family}'"
+
+    @property
+    def family(self) -> str:
+        """The task whose runs it can stand in for: its own, but of a causal pre-training."""
+        found: str = getattr(self, "kind", "")
+        return found
 
     @property
     def reader(self) -> Tokenizer:
@@ -111,6 +117,10 @@ class Pretrain(TaskSettings):
         return f"the objective '{self.objective.kind}'"
 
     @property
+    def family(self) -> str:
+        return "language" if self.objective.parts == ("decoder",) else self.kind
+
+    @property
     def head_kind(self) -> str:
         return "per_token"
 
@@ -180,8 +190,9 @@ class Translate(TaskSettings):
     joint: bool = False  # one vocabulary, trained on both sides, and one embedding table
     # the best model is by this
     metric: Literal[
-        "bleu", "chrf", "cider", "sequence_error", "token_error", "word_error", "char_error"
-    ] = "bleu"
+        "bleu", "chrf", "cider", "rouge", "token_f1", "exact_match", "bracket_f1",
+        "sequence_error", "token_error", "word_error", "char_error"
+    ] = "bleu"  # fmt: skip
 
     def texts(self, names: Sequence[Column]) -> list[Source]:
         if self.joint:
@@ -306,6 +317,8 @@ class Data(Strict):
     # column (from 1), key, or CoNLL-U field; None is the format's usual one
     target: Column | None = None
     header: bool | None = None  # whether the first row of a table names its columns; None: by look
+    # word vectors that tables of embeddings begin with: a file of them, or a run of word2vec's
+    vectors: str = ""
     # columns of numbers that are one source, called "vector" in `source`
     vector: Annotated[tuple[Column, ...], Field(strict=False)] = ()
     # of tag: what has a label each, words between blanks or every character; None: by look

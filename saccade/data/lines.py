@@ -9,10 +9,14 @@ import contextlib
 import gzip
 import io
 import json
+import sys
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeAlias
+
+from saccade.errors import DataError
 
 BLOCK_BYTES = 1 << 20  # read at once
 MAX_LINE_BYTES = 1 << 27  # else a device without an end would be one line
@@ -228,3 +232,16 @@ def listed(names: Iterable[object]) -> str:
 
 def counted(number: int, thing: str) -> str:
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
+def input_lines(path: Path | None) -> Iterator[str]:
+    """The lines of a file or of standard input, one at a time, read as training files are."""
+    standard = path is None or str(path) == "-"
+    stream = io.FileIO(sys.stdin.fileno(), closefd=False) if standard else None
+    try:
+        for row in lines_of("standard input" if standard else str(path), stream):
+            if isinstance(row, Defect):
+                raise DataError(str(row))
+            yield row
+    except FileError as error:
+        raise DataError(str(error.defect)) from None

@@ -250,6 +250,123 @@ def prompted(step: Step, prefixes: Sequence[Sequence[int]]) -> Step:
     return led if longest else step
 
 
+# --- trees ----------------------------------------------------------------------------------------
+
+# Where a text in brackets stands. A tree is "(" label child ... ")", a child a tree or a word.
+START, OPENED, LABEL, CHILDLESS, WORD, APART, CLOSED = range(7)
+FAILED = 7
+_MOVES: dict[int, dict[str, int]] = {  # by a bracket, a blank, or x: any other character
+    START: {"(": OPENED, " ": START},
+    OPENED: {" ": OPENED, "x": LABEL},
+    LABEL: {" ": CHILDLESS, "x": LABEL},
+    CHILDLESS: {"(": OPENED, " ": CHILDLESS, "x": WORD},
+    WORD: {")": CLOSED, " ": APART, "x": WORD},
+    APART: {"(": OPENED, ")": CLOSED, " ": APART, "x": WORD},  # after a child and a blank
+    CLOSED: {"(": OPENED, ")": CLOSED, " ": APART},
+}
+NEVER = 1 << 30
+
+
+class Brackets:
+    """What each token does to a text in brackets, wherever that stands: tables of (places, V)."""
+
+    def __init__(self, texts: Sequence[str], end: int, silent: Sequence[int]):
+        """`texts` are the tokens as they are written, with their blanks; `end` closes a text."""
+        found = [[_read(place, text) for text in texts] for place in range(FAILED)]
+        self.end = end
+        self.after, self.change, self.needs = (
+            torch.tensor([[one[k] for one in row] for row in found], device="cpu") for k in range(3)
+        )
+        self.after[:, [end, *silent]] = FAILED
+        self.cost = self._costs()
+        opens = (self.change[START] > 0) & (self.after[START] != FAILED)
+        ways = 1 + self.cost[self.after[START]] + (self.change[START] - 1) * self.cost[CLOSED]
+        self.whole = int(ways[opens].min()) if bool(opens.any()) else NEVER  # tokens of a tree
+
+    def _costs(self) -> Int[Tensor, "places"]:
+        """How many tokens it takes from each place to close the innermost bracket, at least."""
+        cost = torch.full((FAILED + 1,), NEVER)
+        while True:
+            closes = (self.after == CLOSED) & (self.change == -1) & (self.needs <= 1)
+            stays = (self.change == 0) & (self.needs <= 1) & (self.after != FAILED)
+            ways = torch.where(stays, 1 + cost[self.after], torch.full_like(self.after, NEVER))
+            ways = torch.where(closes, torch.ones_like(ways), ways)
+            better = torch.cat([ways.amin(1), torch.tensor([NEVER])]).clamp(max=NEVER)
+            if bool((better >= cost).all()):
+                return cost
+            cost = torch.minimum(cost, better)
+
+    @property
+    def closable(self) -> bool:
+        """Whether every bracket can be closed by tokens that close one at a time."""
+        return bool((self.cost[OPENED:FAILED] < NEVER).all())
+
+    def allowed(
+        self, place: Int[Tensor, "N"], depth: Int[Tensor, "N"], left: Int[Tensor, "N"]
+    ) -> Bool[Tensor, "N V"]:
+        """Which tokens lead on to a tree that is whole before so many more tokens were said."""
+        after, deep = self.after.to(place.device)[place], depth[:, None]
+        then = deep + self.change.to(place.device)[place]
+        cost = self.cost.to(place.device)
+        due = torch.where(then > 0, cost[after] + (then - 1) * cost[CLOSED], 0)
+        due = torch.where(after == START, self.whole, due)
+        fine = (after != FAILED) & (deep >= self.needs.to(place.device)[place])
+        fine &= due < left[:, None]
+        whole = (depth == 0) & ((place == CLOSED) | (place == APART))
+        fine[:, self.end] = whole
+        return fine
+
+
+def _read(place: int, text: str) -> tuple[int, int, int]:
+    """Where a text in brackets stands after a token, what that does to its depth, and needs of it.
+
+    FAILED where it cannot be, whatever the depth.
+    """
+    depth = needs = 0
+    for char in text:
+        kind = char if char in "()" else " " if char.isspace() else "x"
+        if kind not in _MOVES[place]:
+            return FAILED, 0, NEVER
+        if kind != " " and place in (APART, CLOSED):  # nothing follows a tree that is whole
+            needs = max(needs, 1 - depth)
+        place = _MOVES[place][kind]
+        depth += {"(": 1, ")": -1}.get(kind, 0)
+    return (place, depth, needs) if text else (FAILED, 0, NEVER)
+
+
+class Bracketed(NamedTuple):
+    """A state, and where each row's text in brackets stands."""
+
+    inner: Any
+    place: Tensor  # (N,)
+    depth: Tensor  # (N,)
+    left: Tensor  # (N,) tokens that may still be said
+
+
+def tree(step: Step, brackets: Brackets, limits: Sequence[int]) -> Step:
+    """Nothing but a well-formed tree can be said, and it is whole before its limit is reached.
+
+    `limits` are the tokens that may be said about each source.
+    """
+
+    def ruled(tokens: Tokens, state: Any) -> tuple[LogProbs, Bracketed]:
+        if isinstance(state, Bracketed):
+            log_probs, inner = step(tokens, state.inner)
+            here = brackets.after.to(tokens.device)[state.place, tokens]
+            here = here.clamp(max=CLOSED)  # a row that has failed has no way on in any case
+            depth = state.depth + brackets.change.to(tokens.device)[state.place, tokens]
+            left = state.left - 1
+        else:
+            log_probs, inner = step(tokens, state)
+            here, depth = torch.full_like(tokens, START), torch.zeros_like(tokens)
+            left = torch.tensor(limits, device=tokens.device)
+            left = left.repeat_interleave(len(tokens) // len(limits))
+        fine = brackets.allowed(here, depth, left)
+        return log_probs.masked_fill(~fine, -inf), Bracketed(inner, here, depth, left)
+
+    return ruled
+
+
 # --- several models -------------------------------------------------------------------------------
 
 

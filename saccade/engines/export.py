@@ -42,6 +42,8 @@ def why_not(config: c.Config) -> str:
         return "CTranslate2 reads one source of text, and this model reads others"
     if config.decoder is None:
         return f"the task '{config.task.kind}' has no decoder"
+    if config.decoder.copies:
+        return "CTranslate2 has no copying from the source"
     if isinstance(config.encoder, c.Transformer) and config.encoder.positions == "rotary":
         return "CTranslate2 has no rotary positions in an encoder beside a decoder"
     both = [part for part in (config.encoder, config.decoder) if isinstance(part, c.Transformer)]

@@ -76,3 +76,19 @@ def sample_crps(samples: Array, gold: Array) -> Array:
     weights = weights.reshape(-1, *[1] * (samples.ndim - 1))
     apart = 2 * (weights * np.sort(samples, 0)).sum(0) / (n * (n - 1))
     return np.asarray(np.abs(samples - gold).mean(0) - apart / 2)
+
+
+def spearman(one: Array, other: Array) -> float:
+    """The correlation of ranks, equal numbers sharing theirs; 0 where one of the two is constant.
+
+    Spearman 1904.
+    """
+    first, second = _ranks(one), _ranks(other)
+    if min(len(np.unique(first)), len(np.unique(second))) < 2:
+        return 0.0
+    return float(np.corrcoef(first, second)[0, 1])
+
+
+def _ranks(numbers: Array) -> Array:
+    _, where, counts = np.unique(numbers, return_inverse=True, return_counts=True)
+    return np.asarray((counts.cumsum() - (counts - 1) / 2)[where])

@@ -85,7 +85,7 @@ def similarity(metric: str, unit: Literal["char", "token"] = "token") -> Similar
                 float(chrf_one.sentence_score(text, [other]).score) for other in others
             ]
         # a sentence has too few 4-grams to do without smoothing; CIDEr is of a corpus, not of one
-        case "bleu" | "cider":
+        case "bleu" | "cider" | "rouge" | "token_f1" | "bracket_f1":
             from sacrebleu.metrics.bleu import BLEU
 
             bleu_one = BLEU(force=True, effective_order=True)
@@ -98,7 +98,7 @@ def similarity(metric: str, unit: Literal["char", "token"] = "token") -> Similar
             return lambda text, others: [
                 100.0 - token_error_rate([text], [[other]], unit=unit) for other in others
             ]
-        case "sequence_error":
+        case "sequence_error" | "exact_match":
             return lambda text, others: [100.0 * (text == other) for other in others]
         case _:
             raise AssertionError(f"no similarity by {metric}")

@@ -22,10 +22,12 @@ from saccade.models.networks import (
     TokenPredictor,
     TwoWays,
 )
+from saccade.models.vectors import WordVectors
 from saccade.nn import attention, bodies, distributions, horizon, positions, stems
 from saccade.nn.convolution import GatedConvolution
 from saccade.nn.dropout import WordDropout
 from saccade.nn.lora import AdaptedLinear, adapt
+from saccade.nn.pointer import Pointer
 from saccade.nn.products import Linear
 from saccade.nn.recurrent import LayerMix, Recurrent, Separate, build_layer
 from saccade.nn.stems import Embedding
@@ -92,6 +94,9 @@ def build_network(config: c.Config, sources: Sequence[Source], target: Target) -
             return build_generator(config, encoder, target)
         case c.Pretrain():
             assert isinstance(target, Inventory)
+            if isinstance(objective := config.task.objective, c.Word2Vec):
+                assert isinstance(encoder, encoders.Encoder)
+                return WordVectors(encoder, isinstance(objective, c.Cbow), objective.negatives)
             if not isinstance(config.head, c.PerToken):
                 return build_generator(config, encoder, target)
             assert isinstance(encoder, encoders.Encoder)
@@ -145,6 +150,9 @@ def build_generator(
     memory_dim = None if encoder is None else encoder.dim
     ends = token_ends(config.decoder, target, config.train.word_dropout)
     decoder = build_decoder(config.decoder, ends, memory_dim)
+    if config.decoder.copies:
+        assert memory_dim is not None
+        decoder.pointer = Pointer(decoder.dim, memory_dim)
     shared = isinstance(config.task, c.Pretrain) and encoder is not None
     if shared or (isinstance(config.task, c.Translate) and config.task.joint):
         assert isinstance(encoder, encoders.Encoder)
@@ -463,7 +471,7 @@ def build_positions(config: c.Transformer | c.Convolution) -> nn.Module:
         case "relative":
             assert isinstance(config, c.Transformer)
             buckets, farthest = config.relative_buckets, config.relative_distance
-            both = isinstance(config, c.TransformerEncoder)
+            both = isinstance(config, c.TransformerEncoder) and not config.causal
             return positions.Relative(config.num_heads, buckets, farthest, both)
         case "rotary" | "none":  # rotary positions are applied to queries and keys, in each layer
             return positions.Unmarked()
@@ -518,6 +526,8 @@ def init_weights(network: nn.Module) -> None:
                 module.spread_means()
             case AdaptedLinear():
                 module.init_adapter()
+            case WordVectors():
+                module.reset_parameters()
 
 
 def _init_recurrent(layer: nn.RNNBase) -> None:

@@ -20,6 +20,7 @@ from saccade.nn.distributions import Distribution
 from saccade.nn.dropout import Dropout
 from saccade.nn.loss import Loss, projected_loss
 from saccade.nn.padded import Memory, Padded
+from saccade.nn.pointer import Pointer
 from saccade.nn.products import Linear
 from saccade.nn.recurrent import LayerState, Recurrent
 from saccade.nn.state import Fixed, shared
@@ -48,6 +49,7 @@ class Decoder(nn.Module, ABC):
         self.words = ends.words
         self.embedding = ends.embedding
         self.output = ends.output
+        self.pointer: Pointer | None = None  # by which it copies from the source
 
     @abstractmethod
     def start(self, memory: Memory | None, rows: int) -> Any:
@@ -65,7 +67,16 @@ class Decoder(nn.Module, ABC):
         hidden, state = self.hidden(inputs, state)
         if isinstance(self.embedding, Embedding):
             hidden = hidden.to(self.embedding.weight.dtype)
+        if self.pointer is not None:
+            state = self._pointing(self.pointer, state)
+            return self.pointer(hidden, self.output(hidden), state.pointed.tree), state
         return self.output(hidden), state
+
+    def _pointing(self, pointer: Pointer, state: Any) -> Any:
+        """The state with what the pointer reads, which is computed once a source."""
+        if isinstance(state.pointed.tree, Memory):
+            return state._replace(pointed=Fixed(pointer.prepare(state.pointed.tree)))
+        return state
 
     def loss(
         self,
@@ -79,12 +90,23 @@ class Decoder(nn.Module, ABC):
         output = self.output
         if isinstance(output, Distribution):
             return output.loss(output(targets.real(hidden)), targets.real(targets.values)), state
+        if self.pointer is not None:
+            state = self._pointing(self.pointer, state)
+            logits = output(targets.real(hidden).to(output.weight.dtype))
+            source = state.pointed.tree
+            return self.pointer.loss(hidden, logits, source, targets, smoothing), state
         return projected_loss(hidden, output.weight, output.bias, targets, smoothing), state
+
+
+def pointed(memory: Memory | None) -> Fixed | None:
+    """A memory for a pointer, if it is to be copied from."""
+    return None if memory is None or memory.tokens is None else Fixed(memory)
 
 
 class RecurrentState(NamedTuple):
     layers: tuple[LayerState, ...] | None  # None before the first token
     source: Fixed | None  # a Memory; after the first token what is read of it at every step
+    pointed: Fixed | None = None  # the same for a pointer
 
 
 class RecurrentDecoder(Decoder):
@@ -123,7 +145,7 @@ class RecurrentDecoder(Decoder):
             self.readout = Linear(width, layers.dim)
 
     def start(self, memory: Memory | None, rows: int) -> RecurrentState:
-        return RecurrentState(None, None if memory is None else Fixed(memory))
+        return RecurrentState(None, None if memory is None else Fixed(memory), pointed(memory))
 
     def blank(self, rows: int) -> RecurrentState:
         """The state of a language model that has read nothing."""
@@ -133,7 +155,7 @@ class RecurrentDecoder(Decoder):
         self, inputs: Inputs, state: RecurrentState
     ) -> tuple[Float[Tensor, "B T D"], RecurrentState]:
         embedded = self.drop(self.embedding(self.words(inputs)))
-        layers, source = state
+        layers, source, _ = state
         if source is not None and isinstance(source.tree, Memory):
             source = Fixed(self._prepared(source.tree))
         if layers is None:
@@ -150,7 +172,7 @@ class RecurrentDecoder(Decoder):
             outputs, layers = self.layers(embedded, layers)
             context = self.attention(outputs, *source.tree)
             outputs = torch.tanh(self.readout(torch.cat([outputs, context], -1)))
-        return self.drop(outputs), RecurrentState(layers, source)
+        return self.drop(outputs), RecurrentState(layers, source, state.pointed)
 
     def _prepared(self, memory: Memory) -> tuple[Tensor | None, ...]:
         """What is read of a memory at every step: (keys, values, keep), or its summary alone."""
@@ -191,6 +213,7 @@ class RecurrentDecoder(Decoder):
 class TransformerState(NamedTuple):
     cache: KVCache
     source: Fixed | None  # a Memory; after the first token (keys and values of each layer, mask)
+    pointed: Fixed | None = None  # what a pointer reads of it
 
 
 class TransformerDecoder(Decoder):
@@ -201,7 +224,8 @@ class TransformerDecoder(Decoder):
         self.stack = stack
 
     def start(self, memory: Memory | None, rows: int) -> TransformerState:
-        return TransformerState(KVCache(), None if memory is None else Fixed(memory))
+        source = None if memory is None else Fixed(memory)
+        return TransformerState(KVCache(), source, pointed(memory))
 
     def hidden(
         self, inputs: Inputs, state: TransformerState
@@ -215,4 +239,4 @@ class TransformerDecoder(Decoder):
             source = source.values, additive_mask(source.keep, x.dtype)
         memory, mask = source
         x, cache, heads = self.stack(x, state.cache, memory, mask)
-        return x, TransformerState(cache, Fixed((heads, mask)))
+        return x, TransformerState(cache, Fixed((heads, mask)), state.pointed)

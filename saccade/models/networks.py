@@ -19,6 +19,7 @@ from saccade.models.decoders import Decoder, Inputs, RecurrentDecoder
 from saccade.models.encoders import AnyEncoder, Encoder
 from saccade.models.forecaster import AnyForecaster
 from saccade.models.heads import BagOfWords, Monotone, PerToken, PerWord, Pooled
+from saccade.models.vectors import WordVectors
 from saccade.nn.distributions import Distribution
 from saccade.nn.dropout import uniform
 from saccade.nn.loss import Loss, label_loss
@@ -95,7 +96,10 @@ class Generator(nn.Module):
 
     def encode(self, sources: Sequence[Padded]) -> Memory | None:
         """The memory of the sources; None of none."""
-        return None if self.encoder is None else self.encoder(*sources)
+        if self.encoder is None:
+            return None
+        memory: Memory = self.encoder(*sources)
+        return memory if self.decoder.pointer is None else memory._replace(tokens=sources[0].values)
 
 
 class Labeller(nn.Module):
@@ -262,7 +266,7 @@ class Regressor(nn.Module):
         return self.distribution.loss(gold.real(raw), gold.real(gold.values)), None
 
 
-Network = Generator | Classifier | Tagger | TokenPredictor | Regressor | AnyForecaster
+Network = Generator | Classifier | Tagger | TokenPredictor | WordVectors | Regressor | AnyForecaster
 
 
 def shifted(target: Padded) -> tuple[Inputs, Padded]:

@@ -1,4 +1,4 @@
-"""A run for others: CTranslate2, Hugging Face's transformers, ONNX."""
+"""A run for others: CTranslate2, Hugging Face's transformers, ONNX, word2vec's files."""
 
 import json
 import os
@@ -13,17 +13,21 @@ from saccade.errors import ConfigError
 from saccade.models.describe import describe, kind_of, their_tensors
 from saccade.runs import files
 from saccade.runs.run import Run
+from saccade.runs.vectors import default_path, export_vectors
 from saccade.tasks.labels import LabelTask
 from saccade.text.publishing import special_roles, tokenizer_json
 from saccade.text.tokenizers import Tokenizer
 
-FORMATS = ("ctranslate2", "huggingface", "onnx")
+FORMATS = ("ctranslate2", "huggingface", "onnx", "word2vec")
 
 
 def export_run(run: Run, to: str, folder: str | os.PathLike[str] | None = None) -> Path:
     """Write a run in one of the formats; inside the run, if no folder is named."""
     if to not in FORMATS:
         raise ConfigError(f"--to {to}: no such format; there are {', '.join(FORMATS)}")
+    if to == "word2vec":
+        file = default_path(run.folder) if folder is None else Path(folder)
+        return export_vectors(*run.require_vectors(), file)
     path = run.folder / to if folder is None else Path(folder)
     if to == "ctranslate2":
         weights = digest(run.folder / "model.safetensors")

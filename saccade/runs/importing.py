@@ -53,6 +53,7 @@ class Converted(NamedTuple):
 def import_run(path: str | os.PathLike[str], out: str | os.PathLike[str], say: Say = print) -> Path:
     """Write a run with the weights and the vocabulary of a published model."""
     from saccade.runs.converters import converted_file  # which are of another kind
+    from saccade.runs.vector_files import converted_vectors, is_vectors
 
     path, out = Path(path), Path(out)
     if not path.exists():
@@ -60,7 +61,10 @@ def import_run(path: str | os.PathLike[str], out: str | os.PathLike[str], say: S
     if os.path.lexists(out) and not (out.is_dir() and not any(out.iterdir())):
         raise ConfigError(f"{out}: is there already; choose another folder (--out)")
     try:
-        made = hugging_face(path) if (path / "config.json").exists() else converted_file(path)
+        if (path / "config.json").exists():
+            made = hugging_face(path)
+        else:
+            made = converted_vectors(path) if is_vectors(path) else converted_file(path)
     except (ArithmeticError, RecursionError, RuntimeError, TypeError, ValueError) as error:
         raise CheckpointError(f"{path}: cannot be imported: {guard.shortened(error)}") from None
     there = out.is_dir()

@@ -28,6 +28,7 @@ from saccade.data.lines import Defect, Example
 from saccade.data.media import Cell, MediaField, required
 from saccade.data.memory import given
 from saccade.data.sources import columns_expected, examples, read
+from saccade.data.vectors import read_tests
 from saccade.data.windows import Windows
 from saccade.engines.choose import Engines
 from saccade.engines.ctranslate2 import export
@@ -36,6 +37,7 @@ from saccade.errors import CheckpointError, ConfigError, DataError
 from saccade.models.build import allocate
 from saccade.models.forecaster import AnyForecaster
 from saccade.models.networks import Generator, Network
+from saccade.models.vectors import WordVectors as VectorNetwork
 from saccade.nn.lora import merge
 from saccade.runs import files
 from saccade.runs.folder import read_config
@@ -62,6 +64,7 @@ from saccade.tasks.task import (
     result_of,
 )
 from saccade.tasks.translate import EVALUATED_AT_ONCE, Translate
+from saccade.tasks.vectors import WordVectors
 
 LINES_AT_ONCE = 2048  # read, sorted by length and decoded at once
 
@@ -316,6 +319,15 @@ class Run:
         export(self.task, self.network, path, digest(self.folder / "model.safetensors"))
         return path
 
+    def require_vectors(self) -> tuple[WordVectors, VectorNetwork]:
+        """The task and the network of a run of word vectors; ConfigError of any other."""
+        if not isinstance(self.task, WordVectors) or not isinstance(self.network, VectorNetwork):
+            raise ConfigError(
+                f"the task '{self.config.task.kind}' has no word vectors: train some with --task "
+                "pretrain --set task.objective=skipgram, or import a file of them"
+            )
+        return self.task, self.network
+
     def place(self, number: int, file: str | None = None) -> str:
         """Where an input is, for messages: its file and line, where there is a file."""
         if file is None:
@@ -405,6 +417,8 @@ class Run:
         if data and isinstance(self.task, Forecast):
             corpus = self.task.corpus(self._windows(self.task, data))
             rows = self.task.examples(corpus)
+        elif data and isinstance(self.task, WordVectors) and (tests := read_tests(data)):
+            return (yield from self.task.tested(self.require_vectors()[1], tests))
         elif data:
             rows = list(self._examples(data[0] if len(data) == 1 else data))
             self._check_labels(rows)

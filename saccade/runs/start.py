@@ -194,7 +194,7 @@ def keep(folder: Path, weights: Mapping[str, Tensor]) -> None:
 
 def taken_names(config: c.Config, folder: Path) -> frozenset[str]:
     """The names of the weights with which a run began; none if it began with nothing."""
-    if config.start is None:
+    if config.start is None and not config.data.vectors:
         return frozenset()
     return frozenset(read_header(folder / TAKEN).tensors)
 

@@ -13,6 +13,8 @@ def pretrain_defaults(task: dict[str, Any], seen: Survey) -> dict[str, Any]:
     """Good settings for an objective on a text of this size: minutes on a CPU for a small one."""
     objective, own = _table(task, "objective"), _table(task, "tokenizer")
     kind, characters = objective.get("kind", "masked"), seen.characters
+    if issubclass(known := c.OBJECTIVES.get(kind, c.Masked), c.Word2Vec):
+        return _word2vec(seen, issubclass(known, c.Cbow))
     size = int(min(16_000, max(300, 4 * sqrt(characters)))) // 100 * 100
     small, large = characters < 1_000_000, characters > 50_000_000
     dim, layers = (128, 2) if small else (512, 6) if large else (256, 4)
@@ -63,3 +65,33 @@ def _table(task: dict[str, Any], key: str) -> dict[str, Any]:
     """What a user wrote of a table; nothing where it is none, which is refused later."""
     found = task.get(key, {})
     return found if isinstance(found, dict) else {}
+
+
+def _word2vec(seen: Survey, cbow: bool) -> dict[str, Any]:
+    """What word2vec is usually trained with."""
+    words = seen.characters // 6
+    # a mean of some words moves each of them by its part alone, so that its rate is higher
+    return {
+        "task": {
+            "tokenizer": {
+                "kind": "word",
+                "size": 200_000,
+                "min_count": 5 if words > 200_000 else 2 if words > 20_000 else 1,
+                "lowercase": True,
+                "split_punctuation": True,
+            }
+        },
+        "encoder": {"kind": "none", "dim": 100, "dropout": 0.0},
+        "train": {
+            "optimizer": "sparse",
+            "rate": 0.15 if cbow else 0.025,
+            "schedule": "linear",
+            "warmup": 0,
+            "clip": 0.0,
+            "weight_decay": 0.0,
+            "batch_tokens": 4096,
+            "workers": 1,
+            "processes": 1,
+            "epochs": int(min(100, max(5, 2_000_000 // max(words, 1)))),
+        },
+    }

@@ -88,7 +88,7 @@ def _table(
     A decoder is `alone` where the new network has no encoder; `again` it is pre-trained.
     """
     settings = getattr(pretrained, origin)
-    table: dict[str, Any] = settings.model_dump(mode="json", exclude_none=True)
+    table: dict[str, Any] = settings.model_dump(mode="json")
     if origin != part:  # a decoder that becomes an encoder still sees only what is before
         transformer = isinstance(settings, c.Transformer)
         model = c.TransformerEncoder if transformer else c.RecurrentEncoder

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -316,6 +317,8 @@ class GeneratingTask(Task):
             step = steps.with_attention_sum(step, attention, memory.keep)
         prefixes = [query.prefix for query in encoded]
         step = steps.prompted(step, prefixes) if any(prefixes) else step
+        if decode.tree:
+            step = steps.tree(step, self.brackets, [query.limit for query in encoded])
         ruled = self._ruled(step, request)
         drawn = filtered(ruled, decode) if isinstance(decode, c.Sample) else ruled
         added = bool(share) or request.model is not None
@@ -335,6 +338,18 @@ class GeneratingTask(Task):
         if request.permitted is not None:
             step = steps.only(step, end, request.permitted)
         return step
+
+    @cached_property
+    def brackets(self) -> steps.Brackets:
+        """What each token does to a tree in brackets."""
+        texts, special = self.output.written(), self.output.specials
+        found = steps.Brackets(texts, special.eos, [i for i in special.ids if i != special.eos])
+        if not found.closable:
+            raise ConfigError(
+                "decode.tree: no token of the target's vocabulary closes a single bracket: cut "
+                "trees into pieces or characters, or put blanks around their brackets"
+            )
+        return found
 
     def _phrases(self, banned: Sequence[str]) -> list[list[int]]:
         phrases = self.output.encode(banned)
@@ -515,15 +530,14 @@ def check_members(task: GeneratingTask, request: Request) -> None:
         raise ConfigError(
             "decode.ctc: this run has no CTC to listen to; leave it out, or train with train.ctc"
         )
-    if request.model is not None and task.config.task.kind == "language":
+    if request.model is not None and task.config.task.family == "language":
         raise ConfigError(
             "decode.model: it is for other tasks; join language models in an ensemble"
         )
-    members = [("the ensemble", task.config.task.kind, other) for other in request.others]
+    members = [("the ensemble", task.config.task.family, other) for other in request.others]
     members += [("decode.model", "language", request.model)] if request.model else []
     for where, kind, member in members:
-        if member.task.config.task.kind != kind:
-            found = member.task.config.task.kind
+        if (found := member.task.config.task.family) != kind:
             raise ConfigError(f"{where}: a run of the task '{kind}' is needed, not '{found}'")
         if not task.output.agrees(member.task.output):
             raise ConfigError(

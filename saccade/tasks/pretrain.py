@@ -161,8 +161,8 @@ class Pretraining(PlainText):
                 return spans(row, draws, objective, ids)
             case c.Denoising():
                 return denoising(row, draws, objective, ids)
-            case c.Causal():
-                raise AssertionError("a language model reads a stream")
+            case c.Causal() | c.SkipGram() | c.Cbow():
+                raise AssertionError("a language model reads a stream, word2vec a neighbourhood")
             case _:
                 assert_never(objective)
 
@@ -221,9 +221,10 @@ class Pretraining(PlainText):
             raise DataError("nothing to measure on: the vocabulary has no token of this text")
         means = {name: value / count for name, value in sums.items()}
         perplexity = exp(min(means["loss"], 100.0))
-        scores = {"loss": means["loss"], "perplexity": perplexity, "accuracy": means["accuracy"]}
+        right = 100.0 * means["accuracy"]
+        scores = {"loss": means["loss"], "perplexity": perplexity, "accuracy": right}
         if self.paired:
-            scores["next_sentence"] = sums["next_sentence"] / max(pairs, 1)
+            scores["next_sentence"] = 100.0 * sums["next_sentence"] / max(pairs, 1)
         return scores
 
     def judged(self, network: Any, batch: Batch) -> "Judged":
@@ -481,6 +482,11 @@ class Restore(Pretraining, GeneratingTask):
             mark = token if token in sentinels else mark
             said.setdefault(mark, []).append(token)
         return [i for token in reading[0] for i in (said.get(token, [token]))]
+
+    def stream(self, network: Generator, query: Query, request: Request) -> Iterator[str]:
+        if isinstance(self.objective, c.Spans):
+            raise ConfigError("what is missing stands inside a text: leave out --stream")
+        return super().stream(network, query, request)
 
     def score(self, network: Generator, examples: Sequence[Example]) -> list[tuple[float, int]]:
         """log p of what is missing in each line, when it is spoilt in a way that never changes."""

@@ -13,6 +13,7 @@ from saccade.tasks.series import Series
 from saccade.tasks.tag import Tag
 from saccade.tasks.task import Task
 from saccade.tasks.translate import Translate
+from saccade.tasks.vectors import WordVectors
 
 
 def task_class(config: c.Config) -> type[Task]:
@@ -45,6 +46,8 @@ def _pretraining(objective: c.Objective) -> type[Task]:
             return Fill
         case c.Spans() | c.Denoising():
             return Restore
+        case c.SkipGram() | c.Cbow():
+            return WordVectors
         case _:
             assert_never(objective)
 

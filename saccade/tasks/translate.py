@@ -19,7 +19,7 @@ from saccade.data.kinds import (
     load_field,
 )
 from saccade.data.lines import Example
-from saccade.metrics import captions
+from saccade.metrics import captions, summaries, trees
 from saccade.metrics import text as metrics
 from saccade.models.networks import Generator
 from saccade.nn.packed import packed
@@ -50,11 +50,11 @@ class Translate(GeneratingTask):
 
     @property
     def metric(self) -> str:
-        return self.settings.metric
+        return "rougeL" if self.settings.metric == "rouge" else self.settings.metric
 
     @property
     def higher_is_better(self) -> bool:  # type: ignore[override]
-        return self.settings.metric in ("bleu", "chrf", "cider")
+        return not self.settings.metric.endswith("_error")
 
     @classmethod
     def fit(
@@ -135,14 +135,27 @@ class Translate(GeneratingTask):
 
     def measured(self, examples: Sequence[Example], texts: Sequence[str]) -> dict[str, float]:
         """The metrics of a text for each different source."""
-        gold = list(references_of(examples).values())
-        found = {}
-        if self.metric in ("bleu", "chrf", "cider"):
+        references = references_of(examples)
+        gold = list(references.values())
+        found: dict[str, float] = {}
+        match self.settings.metric:
+            case "rouge":
+                found |= summaries.rouge(texts, gold)
+            case "bracket_f1":
+                found |= trees.bracket_scores(texts, gold)
+            case "token_f1":
+                found["token_f1"] = summaries.token_f1(texts, gold)
+        if self.settings.metric in ("rouge", "token_f1"):
+            sources = [" ".join(source) for source in references]
+            found["compression"] = summaries.compression(sources, texts)
+        if self.metric in ("bleu", "chrf", "cider", "exact_match"):
             found["bleu"] = metrics.bleu(texts, gold)
             found["chrf"] = metrics.chrf(texts, gold)
             if self.metric == "cider" or self.are_captions(gold):
                 found |= captions.scores(texts, gold)
         gold = [self._as_written(targets) for targets in gold]
+        if self.settings.metric in ("rouge", "token_f1", "exact_match", "bracket_f1"):
+            return found | {"exact_match": metrics.exact_match(texts, gold)}
         if self.metric in ("word_error", "char_error"):  # as speech recognition counts
             found["word_error"] = metrics.token_error_rate(texts, gold, unit="token")
             found["char_error"] = metrics.token_error_rate(texts, gold, unit="char")

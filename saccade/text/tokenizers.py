@@ -228,6 +228,14 @@ class Tokenizer:
             case _:
                 assert_never(self.config.kind)
 
+    def written(self) -> list[str]:
+        """What each token adds to a text: its piece, with the blank that parts it from others."""
+        if self.config.kind == "word":
+            return [(self.config.separator or " ") + piece for piece in self._pieces]
+        if self.config.kind == "imported":
+            return [re.sub("[▁Ġ]", " ", piece) for piece in self.tokens(range(len(self)))]
+        return list(self._pieces)
+
     def tokens(self, ids: Sequence[int]) -> list[str]:
         """The piece of each id, to be shown: est</w> (bpe), ▁low (unigram), \\xf0 (a lone byte)."""
         pieces = [self._pieces[i] for i in ids]

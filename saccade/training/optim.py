@@ -2,12 +2,15 @@
 
 from collections.abc import Iterable, Sequence
 from math import cos, pi, sqrt
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from saccade import config as c
 from saccade.training.tune import Group
+
+MOST_SLOPES = 12.0  # at the usual rates of word2vec; with three times as many vectors diverge
 
 
 def build_optimizer(learning: Sequence[Group], train: c.Train) -> torch.optim.Optimizer:
@@ -28,6 +31,8 @@ def build_optimizer(learning: Sequence[Group], train: c.Train) -> torch.optim.Op
             )
         case "sgd":
             return torch.optim.SGD(groups, lr=train.rate, momentum=train.momentum, fused=fused)
+        case "sparse":
+            return RowSGD(groups, train.rate)
 
 
 def rate_at(train: c.Train, step: int, progress: float, plateau: float) -> float:
@@ -44,17 +49,47 @@ def rate_at(train: c.Train, step: int, progress: float, plateau: float) -> float
             return train.rate * min(warm, sqrt(max(train.warmup, 1) / step))
         case "cosine":
             return train.rate * min(warm, 0.01 + 0.99 * 0.5 * (1 + cos(pi * min(progress, 1.0))))
+        case "linear":
+            return train.rate * min(warm, 1.0 - min(progress, 1.0))
         case "plateau":
             return train.rate * warm * plateau
 
 
 def scale_gradients(parameters: Iterable[Tensor], count: float, clip: float) -> Tensor:
-    """Divide summed gradients by `count`, clip them to a norm; return the norm before clipping."""
+    """Divide summed gradients by `count`, clip them to a norm; return the norm before clipping.
+
+    Those of single rows stay sums, as each pair of words is a step of its own in word2vec; their
+    norm is that of the rows as they were read.
+    """
     gradients = [p.grad for p in parameters if p.grad is not None]
+    if any(gradient.is_sparse for gradient in gradients):
+        return torch.nn.utils.get_total_norm([gradient._values() for gradient in gradients])
     norm = torch.nn.utils.get_total_norm(gradients) / count
     factor = torch.clamp(clip / (norm + 1e-6), max=1.0) if clip else torch.ones_like(norm)
     torch._foreach_mul_(gradients, factor / count)
     return norm
+
+
+class RowSGD(torch.optim.Optimizer):
+    """SGD on the rows of tables that were read, whose slopes are summed.
+
+    A row that was read often moves by MOST_SLOPES of their mean: the sum of many slopes that are
+    all taken at the same place would overshoot.
+    """
+
+    def __init__(self, groups: list[dict[str, Any]], rate: float):
+        super().__init__(groups, {"lr": rate})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for table in group["params"]:
+                if table.grad is None:
+                    continue
+                rows, slopes = table.grad._indices()[0], table.grad._values()
+                times = torch.bincount(rows, minlength=len(table))[rows]
+                slopes *= (MOST_SLOPES / times.to(slopes.dtype)).clamp_(max=1.0)[:, None]
+                table.add_(table.grad, alpha=-group["lr"])
 
 
 class MovingAverage:

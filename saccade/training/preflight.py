@@ -131,7 +131,7 @@ def try_dev(trainer: Trainer, examples: Sequence[Example], stop: Stop) -> None:
 
 def as_large_as_any(trainer: Trainer) -> Files:
     """The tensors of a checkpoint, by file, before the optimiser has any state."""
-    weights, slots = files.weights_of(trainer.network), {"adamw": 2, "sgd": 1}
+    weights, slots = files.weights_of(trainer.network), {"adamw": 2, "sgd": 1, "sparse": 0}
     parts: Files = {"model": weights, "training": {}}
     for i in range(slots[trainer.config.optimizer]):
         parts["training"] |= {f"{i}.{n}": p.detach() for n, p in enumerate(trainer.parameters)}

@@ -46,6 +46,7 @@ from saccade.runs.start import (
     take,
     unknown,
 )
+from saccade.runs.vectors import first_tables
 from saccade.setup.choose import gather, paths_of, survey_and_fill
 from saccade.setup.memory import keep_examples
 from saccade.setup.prepare import Prepared, prepare, reopen
@@ -313,6 +314,9 @@ def _prepare(
                 keep(folder, weights)
                 report += unknown(ready.task, given, ready.train, config.start.run)
                 del pretrained, weights
+            if config.data.vectors:
+                weights, report = first_tables(ready.task, network, config.data.vectors)
+                keep(folder, weights)
             made = [path for path in sorted((folder / "data").iterdir()) if path.is_file()]
             entries = {path.name: (path.stat().st_size, digest(path)) for path in made}
             for path in (*made, *folder.glob("*.json")):

@@ -68,6 +68,16 @@ def test_whole_words_are_hidden_whole() -> None:
         assert set(words[asked]).isdisjoint(words[~asked])
 
 
+@pytest.mark.parametrize("kind", ["word", "char", "bpe", "unigram", "bytes"])
+def test_words_are_told_apart_by_every_tokenizer(kind: str) -> None:
+    texts = ["abba cad abba dab"]
+    tokenizer = Tokenizer.train(c.Tokenizer(kind=kind, size=300, mask=True), texts * 5)
+    ids = np.array([*tokenizer.encode(texts)[0], tokenizer.specials.eos])
+    words = Alphabet.of(tokenizer).words(ids)
+    pieces = [ids[words == n].tolist() for n in range(words.max() + 1)]
+    assert [tokenizer.decode([one])[0].strip() for one in pieces] == [*texts[0].split(), ""]
+
+
 def test_masks_are_those_of_seed_epoch_and_index() -> None:
     row = np.random.default_rng(1).choice(IDS.plain, 60)
     one = masked(row, draws_of(1, 2, 3), c.Masked(), IDS)

@@ -363,6 +363,7 @@ def test_adapters_reach_a_decoder_that_searches(runs: Path, tmp_path: Path) -> N
 
 MISTAKES: dict[str, tuple[str, str, dict[str, Any], str]] = {
     "width": ("windows", "classify", {"encoder": {"dim": 32}}, "encoder.dim is 32, and 16 in"),
+    "head width": ("windows", "tag", {"encoder": {"head_dim": 4}}, "encoder.head_dim is 4, and"),
     "kind": ("windows", "tag", {"encoder": {"kind": "recurrent"}}, "encoder.kind is 'recurrent'"),
     "tokenizer": (
         "windows",

@@ -1,0 +1,58 @@
+"""Word vectors: two tables of them, and word2vec's loss."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from saccade.models.encoders import Encoder
+from saccade.nn.loss import Loss
+from saccade.nn.stems import TextStem
+from saccade.nn.word2vec import Blocks, cbow_loss, skipgram_loss
+
+
+class WordVectors(nn.Module):
+    """A vector by which each word is read, and one by which it is said.     (V, D), (V, D)
+
+    Those that are read are an encoder's, without a body: other networks can start from it.
+    """
+
+    carries = False
+
+    def __init__(self, encoder: Encoder, cbow: bool, negatives: int):
+        super().__init__()
+        assert isinstance(encoder.stem, TextStem)
+        self.encoder = encoder
+        self.output = nn.Embedding(*encoder.stem.embedding.weight.shape)
+        self.cbow, self.negatives = cbow, negatives
+
+    @property
+    def vectors(self) -> Tensor:
+        """(V, D)"""
+        stem = self.encoder.stem
+        assert isinstance(stem, TextStem)
+        return stem.embedding.weight
+
+    def reset_parameters(self) -> None:
+        """As word2vec does: small vectors, and nothing said yet."""
+        reach = 0.5 / self.vectors.size(1)
+        nn.init.uniform_(self.vectors, -reach, reach)
+        nn.init.zeros_(self.output.weight)
+
+    def forward(self, batch: Any, carry: Any = None, progress: float = 1.0) -> tuple[Loss, None]:
+        """The loss of blocks of text; what counts is pairs of words, or words with a context."""
+        noise, left, right = (source.values for source in batch.sources)
+        blocks = Blocks(batch.target.values, left, right, noise, self.negatives)
+        loss = cbow_loss if self.cbow else skipgram_loss
+        near = left + right
+        count = int((near > 0).sum() if self.cbow else near.sum())
+        total = loss(self.vectors, self.output.weight, blocks)
+        return Loss(total, total.detach(), count), None
+
+    def pair_log_probs(self, words: Tensor, window: int) -> Tensor:
+        """log p of each pair of these words that are so near that one says the other."""
+        place = torch.arange(len(words), device=words.device)
+        away = (place - place[:, None]).abs()
+        near = (away > 0) & (away <= window)
+        scores = self.vectors[words] @ self.output.weight[words].T
+        return nn.functional.logsigmoid(scores[near])

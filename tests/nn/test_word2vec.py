@@ -1,0 +1,83 @@
+"""word2vec's losses, beside their formulas written out pair by pair."""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from saccade.nn.word2vec import Blocks, cbow_loss, skipgram_loss
+
+WORDS, DIM = 11, 6
+
+
+def blocks(seed: int = 0, many: int = 3, w: int = 5, r: int = 2, noise: int = 4) -> Blocks:
+    random = np.random.default_rng(seed)
+
+    def drawn(high: int, *shape: int) -> torch.Tensor:
+        return torch.from_numpy(random.integers(0, high, shape))
+
+    near = drawn(r + 1, many, w), drawn(r + 1, many, w)
+    return Blocks(drawn(WORDS, many, w + 2 * r), *near, drawn(WORDS, many, noise), negatives=3)
+
+
+def tables(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    torch.manual_seed(seed)
+    return tuple(torch.randn(WORDS, DIM, dtype=torch.float64).requires_grad_() for _ in range(2))  # type: ignore[return-value]
+
+
+def contexts(some: Blocks) -> list[tuple[int, list[int], list[int]]]:
+    """Each word, its context and its negatives, as lists."""
+    found = []
+    for g in range(len(some.words)):
+        for i in range(some.left.size(1)):
+            at = some.reach + i
+            first, last = at - int(some.left[g, i]), at + int(some.right[g, i])
+            near = [int(some.words[g, j]) for j in range(first, last + 1) if j != at]
+            found.append((int(some.words[g, at]), near, some.noise[g].tolist()))
+    return found
+
+
+def plain_skipgram(x: torch.Tensor, y: torch.Tensor, some: Blocks) -> torch.Tensor:
+    total = torch.zeros((), dtype=x.dtype)
+    for word, near, noise in contexts(some):
+        for other in near:
+            total = total - F.logsigmoid(x[word] @ y[other])
+            total = total - some.share * sum(F.logsigmoid(-(x[word] @ y[n])) for n in noise)
+    return total
+
+
+def plain_cbow(x: torch.Tensor, y: torch.Tensor, some: Blocks) -> torch.Tensor:
+    total = torch.zeros((), dtype=x.dtype)
+    for word, near, noise in contexts(some):
+        if near:
+            mean = x[near].mean(0)
+            total = total - F.logsigmoid(mean @ y[word])
+            total = total - some.share * sum(F.logsigmoid(-(mean @ y[n])) for n in noise)
+    return total
+
+
+@pytest.mark.parametrize(
+    ("fast", "plain"), [(skipgram_loss, plain_skipgram), (cbow_loss, plain_cbow)]
+)
+def test_loss_and_slopes_are_those_of_the_formula_pair_by_pair(fast, plain) -> None:  # type: ignore[no-untyped-def]
+    some = blocks()
+    x, y = tables()
+    expected = plain(x, y, some)
+    expected.backward()
+    u, v = tables()
+    (2.0 * fast(u, v, some)).backward()
+    for mine, gold in ((u, x), (v, y)):
+        assert mine.grad.is_sparse
+        torch.testing.assert_close(mine.grad.to_dense(), 2.0 * gold.grad, rtol=1e-9, atol=1e-9)
+    with torch.no_grad():
+        assert float(fast(u, v, some)) == pytest.approx(float(expected.detach()), rel=1e-9)
+
+
+def test_only_rows_that_were_read_have_a_slope() -> None:
+    some = blocks(many=1, w=2, r=1, noise=2)
+    u, v = tables()
+    skipgram_loss(u, v, some).backward()
+    read = {*some.words.flatten().tolist(), *some.noise.flatten().tolist()}
+    moved = v.grad.to_dense().abs().sum(1).nonzero().flatten().tolist()  # type: ignore[union-attr]
+    assert set(moved) <= read
+    assert v.grad._indices().numel() == some.words.numel() + some.noise.numel()  # type: ignore[union-attr]
