@@ -416,7 +416,7 @@ def _sized(size: str | None, kind: str, raw: dict[str, Any]) -> dict[str, Any]:
         if part not in ("head", "output"):
             table = raw.get(part, {})
             part_kind = table.get("kind", "transformer")
-            found[part] = {"kind": part_kind} | expand(str(size), part_kind)
+            found[part] = {"kind": part_kind} | expand(str(size), part_kind, part)
     return found
 
 
