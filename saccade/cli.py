@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, NoReturn
 
 import typer
 
-from saccade import __version__
+from saccade import __version__, exchange
 from saccade.errors import SaccadeError
 
 app = typer.Typer(
@@ -418,30 +418,9 @@ def inspect(
     say(f"drawn to {out}")
 
 
-@app.command("import")
-def import_(
-    path: Annotated[Path, typer.Argument(help="A folder in the Hugging Face layout.")],
-    out: Annotated[Path, typer.Option(help="The run's directory.")],
-) -> None:
-    """A run of a published model: BERT, RoBERTa, DistilBERT, GPT-2, Llama, T5, BART, Marian."""
-    from saccade.runs.importing import import_run
-
-    import_run(path, out, say)
-
-
-@app.command()
-def export(
-    run: RunFolder,
-    to: Annotated[
-        str, typer.Option(help="The format: ctranslate2, huggingface, onnx or word2vec.")
-    ],
-    out: Annotated[Path | None, typer.Option(help="The folder (or file); else in the run.")] = None,
-) -> None:
-    """Write the model for another engine. Inside the run, `predict` finds it."""
-    from saccade.runs.exporting import export_run
-    from saccade.runs.run import load
-
-    say(f"exported to {export_run(load(run, 'cpu'), to, out)}")
+app.command("import")(exchange.import_)
+app.command()(exchange.export)
+app.command()(exchange.outline)
 
 
 @app.command()
@@ -459,11 +438,14 @@ def check(
     from saccade.check.findings import error, grouped, table
     from saccade.data.lines import Defect, counted
     from saccade.errors import DataError
+    from saccade.runs.start import pretrained_config
     from saccade.setup.choose import task_and_data
 
     _end_quietly()
     try:
-        settings_of_task, settings_of_data = task_and_data(*_gathered(data, task, dev, settings))
+        raw, where = _gathered(data, task, dev, settings)
+        pretrained = pretrained_config(raw, where)
+        settings_of_task, settings_of_data = task_and_data(raw, where, pretrained)
         found = findings_of(settings_of_data, settings_of_task)
     except DataError as problem:  # nothing can be read at all
         if not isinstance(problem.defect, Defect):

@@ -37,7 +37,13 @@ class TaskSettings(Strict):
     @property
     def title(self) -> str:
         """What it is called in messages."""
-        return f"the task '{getattr(self, 'kind', '')}'"
+        return f"the task '{self.family}'"
+
+    @property
+    def family(self) -> str:
+        """The task whose runs it can stand in for: its own, but of a causal pre-training."""
+        found: str = getattr(self, "kind", "")
+        return found
 
     @property
     def reader(self) -> Tokenizer:
@@ -109,6 +115,10 @@ class Pretrain(TaskSettings):
     @property
     def title(self) -> str:
         return f"the objective '{self.objective.kind}'"
+
+    @property
+    def family(self) -> str:
+        return "language" if self.objective.parts == ("decoder",) else self.kind
 
     @property
     def head_kind(self) -> str:

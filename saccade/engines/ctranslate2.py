@@ -145,6 +145,7 @@ class CTranslate2Engine:
             options["max_decoding_length"] = limit
             if marks := [self.target[i] for i in self.task.output.frame.start[1:]]:
                 options["target_prefix"] = [marks] * len(encoded)
+                options["max_decoding_length"] = limit + len(marks)
         else:
             search, names = self.model.generate_batch, self.target
             options |= {"include_prompt_in_result": False, "max_length": limit}

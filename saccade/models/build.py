@@ -471,7 +471,7 @@ def build_positions(config: c.Transformer | c.Convolution) -> nn.Module:
         case "relative":
             assert isinstance(config, c.Transformer)
             buckets, farthest = config.relative_buckets, config.relative_distance
-            both = isinstance(config, c.TransformerEncoder)
+            both = isinstance(config, c.TransformerEncoder) and not config.causal
             return positions.Relative(config.num_heads, buckets, farthest, both)
         case "rotary" | "none":  # rotary positions are applied to queries and keys, in each layer
             return positions.Unmarked()

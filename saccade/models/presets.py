@@ -1,8 +1,12 @@
-"""Named sizes that expand into plain settings; `base` and `big` are Vaswani et al.'s (2017)."""
+"""Named sizes that expand into plain settings; `base` and `big` are Vaswani et al.'s (2017).
+
+Published models are described by what their config.json says, and read as that is.
+"""
 
 from typing import Any
 
 from saccade.errors import ConfigError
+from saccade.models.pretrained import Published, published
 
 TRANSFORMER = {
     "tiny": {"dim": 128, "num_layers": 4, "num_heads": 4, "ff_dim": 256, "dropout": 0.1},
@@ -26,10 +30,77 @@ CONVOLUTION = {
 SIZES = ("tiny", "small", "base", "big")
 
 
-def expand(size: str, kind: str) -> dict[str, Any]:
+def _gpt2(width: int, layers: int, heads: int) -> dict[str, Any]:
+    sizes = {"n_embd": width, "n_layer": layers, "n_head": heads, "n_positions": 1024}
+    return {"model_type": "gpt2", "vocab_size": 50257} | sizes
+
+
+def _bert(width: int, layers: int, heads: int) -> dict[str, Any]:
+    return {
+        "model_type": "bert",
+        "architectures": ["BertForMaskedLM"],
+        "vocab_size": 30522,
+        "hidden_size": width,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "intermediate_size": 4 * width,
+        "max_position_embeddings": 512,
+        "type_vocab_size": 2,
+    }
+
+
+def _t5(width: int, layers: int, heads: int, head_dim: int, inner: int) -> dict[str, Any]:
+    sizes = {"d_model": width, "num_layers": layers, "num_heads": heads}
+    return {"model_type": "t5", "vocab_size": 32128, "d_kv": head_dim, "d_ff": inner} | sizes
+
+
+PUBLISHED: dict[str, dict[str, Any]] = {
+    "gpt2": _gpt2(768, 12, 12),
+    "gpt2-medium": _gpt2(1024, 24, 16),
+    "gpt2-large": _gpt2(1280, 36, 20),
+    "gpt2-xl": _gpt2(1600, 48, 25),
+    "bert-base": _bert(768, 12, 12),
+    "bert-large": _bert(1024, 24, 16),
+    "t5-small": _t5(512, 6, 8, 64, 2048),
+    "t5-base": _t5(768, 12, 12, 64, 3072),
+    "t5-large": _t5(1024, 24, 16, 64, 4096),
+    "t5-3b": _t5(1024, 24, 32, 128, 16384),
+    "t5-11b": _t5(1024, 24, 128, 128, 65536),
+    "bart-large": {
+        "model_type": "bart",
+        "vocab_size": 50265,
+        "d_model": 1024,
+        "encoder_layers": 12,
+        "decoder_layers": 12,
+        "encoder_attention_heads": 16,
+        "decoder_attention_heads": 16,
+        "encoder_ffn_dim": 4096,
+        "decoder_ffn_dim": 4096,
+        "max_position_embeddings": 1024,
+        "activation_function": "gelu",
+    },
+}
+
+
+def preset(name: str) -> Published:
+    """A published model in our words."""
+    made = published(PUBLISHED[name], name)
+    if made.model_type == "bart":  # whose output has a bias that is not learned
+        made.tables["decoder"]["output_bias"] = False
+    return made
+
+
+def expand(size: str, kind: str, part: str = "") -> dict[str, Any]:
     """The plain settings of a named size, for one kind of encoder or decoder."""
+    if size in PUBLISHED:
+        tables = preset(size).tables
+        if kind != "transformer" or part not in tables:
+            whose = " and ".join(name for name in tables if name != "head")
+            raise ConfigError(f"size '{size}' is that of a Transformer, of its {whose}")
+        return {key: value for key, value in tables[part].items() if key != "kind"}
     if size not in SIZES:
-        raise ConfigError(f"no size '{size}'; choose one of {', '.join(SIZES)}")
+        choices = ", ".join((*SIZES, *PUBLISHED))
+        raise ConfigError(f"no size '{size}'; choose one of {choices}")
     match kind:
         case "recurrent" | "pyramid":
             return dict(RECURRENT[size])

@@ -372,7 +372,8 @@ def multi_head(
         products = T == 1 and S >= MIN_KEYS_FOR_TWO_PRODUCTS
     products = products and query.device.type == "cpu"
     if not rate and not products and not is_watched(module):
-        return F.scaled_dot_product_attention(query, key, value, mask, is_causal=plain and T > 1)
+        triangular = bool(plain and T > 1)
+        return F.scaled_dot_product_attention(query, key, value, mask, is_causal=triangular)
 
     # The same by hand: to be seen or dropped, and on a CPU where two products are faster.
     scores = (query / sqrt(query.size(-1))) @ key.mT

@@ -74,7 +74,9 @@ def survey_and_fill(
     return config, layout.reason, seen
 
 
-def task_and_data(raw: dict[str, Any], where: str) -> tuple[c.Task, c.Data]:
+def task_and_data(
+    raw: dict[str, Any], where: str, pretrained: c.Config | None = None
+) -> tuple[c.Task, c.Data]:
     """The task and the data as `fill_config` would have them, however broken some rows are."""
     if is_forecast(raw):
         config = least_forecast(raw, where)
@@ -82,7 +84,7 @@ def task_and_data(raw: dict[str, Any], where: str) -> tuple[c.Task, c.Data]:
     _, known = _with_layout(raw, where)
     data, kind = _parse_without_task(known, where).data, known["task"]["kind"]
     rows = (row for row in read(data.train, data, kind) if isinstance(row, Example))
-    config = _with_defaults(raw.get("size"), known, where, survey(rows))
+    config = _with_defaults(raw.get("size"), known, where, survey(rows), pretrained)
     return config.task, config.data
 
 
@@ -414,7 +416,7 @@ def _sized(size: str | None, kind: str, raw: dict[str, Any]) -> dict[str, Any]:
         if part not in ("head", "output"):
             table = raw.get(part, {})
             part_kind = table.get("kind", "transformer")
-            found[part] = {"kind": part_kind} | expand(str(size), part_kind)
+            found[part] = {"kind": part_kind} | expand(str(size), part_kind, part)
     return found
 
 

@@ -530,15 +530,14 @@ def check_members(task: GeneratingTask, request: Request) -> None:
         raise ConfigError(
             "decode.ctc: this run has no CTC to listen to; leave it out, or train with train.ctc"
         )
-    if request.model is not None and task.config.task.kind == "language":
+    if request.model is not None and task.config.task.family == "language":
         raise ConfigError(
             "decode.model: it is for other tasks; join language models in an ensemble"
         )
-    members = [("the ensemble", task.config.task.kind, other) for other in request.others]
+    members = [("the ensemble", task.config.task.family, other) for other in request.others]
     members += [("decode.model", "language", request.model)] if request.model else []
     for where, kind, member in members:
-        if member.task.config.task.kind != kind:
-            found = member.task.config.task.kind
+        if (found := member.task.config.task.family) != kind:
             raise ConfigError(f"{where}: a run of the task '{kind}' is needed, not '{found}'")
         if not task.output.agrees(member.task.output):
             raise ConfigError(

@@ -284,6 +284,8 @@ def test_a_run_to_start_from_is_named_by_from(tmp_path: Path, call) -> None:
     assert done.code == 0
     assert f"taken from {run}: a vocabulary of" in done.err
     assert "\nnew: head" in done.err
+    start = ("--set", f"start.run={run}", "--set", "start.kind=frozen")
+    assert call("check", path, "--task", "classify", *start).code in (0, 1)
     more = ("--set", "encoder.dim=99", "--out", tmp_path / "other")
     refused(call("train", path, "--task", "classify", "--from", run, *more), "encoder.dim is 99")
     more = ("--from", tmp_path, "--out", tmp_path / "other")

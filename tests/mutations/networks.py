@@ -23,6 +23,20 @@ NN = (
         (f"{LAWS}::test_hypotheses_share_their_source",),
     ),
     Mutation(
+        "published weights: rotary pairs stay half a head apart",
+        "saccade/models/layouts.py",
+        "query, key = self._neighbours(query), self._neighbours(key)",
+        "query, key = query, key",
+        ("tests/runs/test_importing.py::test_a_layout_leads_there_and_back",),
+    ),
+    Mutation(
+        "published weights: a tensor of another shape is taken",
+        "saccade/runs/importing.py",
+        "if found != shape:",
+        "if len(found) != len(shape):",
+        ("tests/runs/test_importing.py::test_a_hostile_folder_is_refused",),
+    ),
+    Mutation(
         "grouped queries: a group has the key of another",
         "saccade/nn/attention.py",
         "key, value = key.repeat_interleave(shared, 1), value.repeat_interleave(shared, 1)",

@@ -15,6 +15,13 @@ START = "tests/training/test_start.py"
 
 TRAINING = (
     Mutation(
+        "start: processes that share batches let frozen layers decay",
+        "saccade/distributed/ranks.py",
+        "            if parameter.requires_grad:",
+        "            if True:",
+        (f"{START}::test_two_processes_unfreeze_as_one_does",),
+    ),
+    Mutation(
         "start: what is taken over learns, frozen or not",
         "saccade/training/tune.py",
         "parameter.requires_grad_(learns[name])",

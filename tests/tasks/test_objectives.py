@@ -15,7 +15,7 @@ from saccade.tasks.objectives import (
     spans,
     unilm,
 )
-from saccade.tasks.pretrain import pack
+from saccade.tasks.pretrain import pack, shuffled
 from saccade.text import Tokenizer
 
 SETTINGS = c.Tokenizer(kind="bpe", size=80, mask=True, sentinels=30)
@@ -68,6 +68,16 @@ def test_whole_words_are_hidden_whole() -> None:
         assert set(words[asked]).isdisjoint(words[~asked])
 
 
+@pytest.mark.parametrize("kind", ["word", "char", "bpe", "unigram", "bytes"])
+def test_words_are_told_apart_by_every_tokenizer(kind: str) -> None:
+    texts = ["abba cad abba dab"]
+    tokenizer = Tokenizer.train(c.Tokenizer(kind=kind, size=300, mask=True), texts * 5)
+    ids = np.array([*tokenizer.encode(texts)[0], tokenizer.specials.eos])
+    words = Alphabet.of(tokenizer).words(ids)
+    pieces = [ids[words == n].tolist() for n in range(words.max() + 1)]
+    assert [tokenizer.decode([one])[0].strip() for one in pieces] == [*texts[0].split(), ""]
+
+
 def test_masks_are_those_of_seed_epoch_and_index() -> None:
     row = np.random.default_rng(1).choice(IDS.plain, 60)
     one = masked(row, draws_of(1, 2, 3), c.Masked(), IDS)
@@ -88,6 +98,17 @@ def test_rows_are_whole_lines_that_fit_and_lose_nothing() -> None:
     for at in bounds[1:-1]:  # a row ends inside a line only if that is longer than the context
         line = int(starts.searchsorted(at, "right")) - 1
         assert starts[line] == at or lengths[line] > 10
+
+
+def test_every_row_is_in_a_batch_of_like_lengths_once() -> None:
+    lengths = np.random.default_rng(1).integers(50, 100, 1007)
+    order = shuffled(lengths, 8, np.random.default_rng(2))
+    assert sorted(order) == list(range(1007))
+    batches = order[:1000].reshape(-1, 8)
+    spread = lengths[batches].max(1) - lengths[batches].min(1)
+    assert spread.mean() < 5  # of 50
+    means = lengths[batches].mean(1)
+    assert abs(np.corrcoef(means[:-1], means[1:])[0, 1]) < 0.3  # batches are in no order
 
 
 BOS, EOS, SEP = TOKENIZER.specials.bos, TOKENIZER.specials.eos, TOKENIZER.specials.sep
