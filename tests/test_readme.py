@@ -35,6 +35,8 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "text.txt").write_text(
         "\n".join(" ".join(sorted(words)[:9]) for _ in range(40)) + "\n"
     )
+    labels = (f"{'short' if len(word) < 4 else 'long'}\t{word} {word}" for word in sorted(words))
+    (folder / "labels.tsv").write_text("\n".join(labels) + "\n")
     (folder / "bin").mkdir()
     script = folder / "bin" / "saccade"
     script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m saccade.cli "$@"\n')
@@ -56,7 +58,7 @@ def test_the_shell_of_the_readme_is_true(
 ) -> None:
     """In one process, which is spared eight imports of torch."""
     lines = [line.split("   #")[0].strip() for line in block("sh").splitlines()]
-    assert len(lines) == 8
+    assert len(lines) == 10
     monkeypatch.chdir(desk)
     printed = {}
     for line in lines:

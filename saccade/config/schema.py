@@ -129,6 +129,10 @@ class Config(Strict):
                 raise ValueError("task: frame.cycle needs a season of more than one step")
         if self.start is not None and isinstance(self.task, Forecast):
             raise ValueError("start: a forecast begins with nothing: remove the table [start]")
+        if self.start is not None and self.data.vectors:
+            raise ValueError(
+                "data: vectors: the embeddings come from start.run: leave one of the two out"
+            )
         parts = (self.encoder, self.decoder)
         if isinstance(self.start, LowRank) and not any(isinstance(p, Transformer) for p in parts):
             raise ValueError(

@@ -370,6 +370,8 @@ def _roles(
     source = source or tuple(column for column in used if column != target)
     if target_type == "none" and len(source) > 1 and not data.source:
         raise FileError("column", name, f"which is the text? There are {listed(columns)}")
+    if target_type == "none":
+        return Layout(form, str(kind), source, None, f"one text, {source[0]!r}: {kind}")
     values = columns.get(target, []) if target is not None else []
     short = _are_labels(values)
     task = kind or USUAL_TASK["label" if short else "text"]

@@ -38,8 +38,9 @@ class AdaptedLinear(Linear):
         nn.init.zeros_(self.widen)
 
     def forward(self, x: Float[Tensor, "*shape D"]) -> Float[Tensor, "*shape F"]:
-        low = linear(self.drop(x), self.shrink)  # (*shape, rank)
-        return super().forward(x) + self.scale * linear(low, self.widen)
+        y, low = super().forward(x), self.scale * linear(self.drop(x), self.shrink)
+        # added where the product is made: a pass over y less
+        return torch.addmm(y.flatten(0, -2), low.flatten(0, -2), self.widen.t()).view_as(y)
 
     def merged(self) -> Linear:
         """The same as one plain layer."""

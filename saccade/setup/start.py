@@ -16,11 +16,11 @@ from saccade.text.tokenizers import Tokenizer
 # Of a part's table, what may be other than in the run: the rest would make other use of weights.
 FREE = (
     *("dropout", "attention_dropout", "num_layers", "causal", "attention", "context", "tied"),
-    "mix",
+    *("mix", "copy"),
 )
-RATE_OF_256 = 3e-4  # of a Transformer that wide; BERT's 5e-5 is for one of 768
+RATE_OF_256 = 3e-4  # of a Transformer that wide; of one of 768, as BERT, 3.3e-5
 RATE_SHARE = 0.4  # of the rate that a recurrent network was trained at
-NEW_RATE = 1e-3  # where only what is new learns, or adapters
+NEW_RATES = {"frozen": 5e-3, "lora": 1e-3}  # where only what is new learns, or adapters
 
 
 def origins(parts: Sequence[str], pretrained: c.Config) -> dict[str, str]:
@@ -198,12 +198,12 @@ def _training(
     widths = [chosen[part]["dim"] for part in found if chosen[part]["kind"] == "transformer"]
     rate = RATE_SHARE * pretrained.train.rate
     if widths:
-        rate = min(RATE_OF_256 * (256 / min(widths)) ** 1.5, chosen["train"]["rate"])
-    if how in ("frozen", "lora"):
-        rate = NEW_RATE
+        rate = min(RATE_OF_256 * (256 / min(widths)) ** 2, chosen["train"]["rate"])
+    rate = NEW_RATES.get(how or "", rate)
     most = chosen["train"].get("epochs", 30)
     epochs = int(max(3, min(30, most, round(600 / max(examples, 1) ** 0.5))))
-    return {"rate": float(f"{rate:.1e}"), "epochs": epochs}
+    # a vocabulary of pieces has hardly ever read <unk>, which word dropout would put in
+    return {"rate": float(f"{rate:.1e}"), "epochs": epochs, "word_dropout": 0.0}
 
 
 # --- vocabularies ---------------------------------------------------------------------------------

@@ -55,6 +55,7 @@ from saccade.tasks.task import (
 from saccade.text.tokenizers import Tokenizer
 from saccade.text.vocab import MASK, Specials
 
+BATCHES_SORTED = 32  # of as many, rows are sorted by their lengths
 NO_MASK = f"there is nothing to fill: write {MASK} where a word is missing"
 
 
@@ -115,6 +116,16 @@ def pack(starts: Array, context: int) -> Array:
         at = line if line > at else stop
         bounds.append(at)
     return np.array(bounds)
+
+
+def shuffled(lengths: Array, size: int, draws: np.random.Generator) -> Array:
+    """The rows in an order that is drawn, batches of `size` of like lengths: less is padding."""
+    order = draws.permutation(len(lengths))
+    group = np.arange(len(order)) // (size * BATCHES_SORTED)
+    order = order[np.lexsort((lengths[order], group))]
+    whole = len(order) // size * size  # the last batch may be smaller
+    batches = draws.permutation(order[:whole].reshape(-1, size))
+    return np.append(batches.ravel(), order[whole:])
 
 
 class Pretraining(PlainText):
@@ -188,9 +199,10 @@ class Pretraining(PlainText):
         column = corpus.tokens
         if self._packed is None or self._packed[0] is not column:
             self._packed = column, pack(column.starts, self.room)  # once for all epochs
-        bounds = self._packed[1]
-        order = np.random.default_rng([self.config.seed, number]).permutation(len(bounds) - 1)
-        return self.rows(column, bounds, order, self.config.train.batch_tokens, number + 1)
+        bounds, budget = self._packed[1], self.config.train.batch_tokens
+        rows = self.rows(column, bounds, np.arange(len(bounds) - 1), budget, number + 1)
+        draws = np.random.default_rng([self.config.seed, number])
+        return replace(rows, order=shuffled(np.diff(bounds), rows.size, draws))
 
     def measured_rows(self, column: Column) -> Rows:
         """Rows that are always the same, in order: for evaluation."""
@@ -207,8 +219,12 @@ class Pretraining(PlainText):
     def evaluating(
         self, network: Any, corpus: Corpus, examples: Sequence[Example], quick: bool
     ) -> Evaluation:
-        column = corpus.tokens
-        batches = self.measured_rows(Column(column.ids, column.starts[: len(examples) + 1]))
+        column, lines = corpus.tokens, max(1, len(examples))
+        while (
+            lines < len(column) and self.alphabet.special[column.ids[: column.starts[lines]]].all()
+        ):
+            lines = min(2 * lines, len(column))  # where the first are blank, a few more
+        batches = self.measured_rows(Column(column.ids, column.starts[: lines + 1]))
         sums: dict[str, float] = {}
         count, pairs = 0, 0
         for done, batch in enumerate(batches, 1):

@@ -120,9 +120,11 @@ class WordVectors(PlainText):
         return [i for i in range(self.target.size) if i not in special]
 
     def index(self, word: str) -> int | None:
-        """The id of a word; None of one that is not in the vocabulary."""
-        ids = self.tokenizer.encode([word])[0]
-        return ids[0] if len(ids) == 1 and ids[0] != self.tokenizer.specials.unk else None
+        """The id of a word, or else of it in lower case; None if it is not in the vocabulary."""
+        for ids in self.tokenizer.encode([word, word.lower()]):
+            if len(ids) == 1 and ids[0] != self.tokenizer.specials.unk:
+                return ids[0]
+        return None
 
     def directions(self, network: VectorNetwork) -> Tensor:
         """All vectors with length 1, and nothing where there is no word: (V, D)."""

@@ -10,6 +10,7 @@ import random
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -23,6 +24,8 @@ RECURRENT = {"kind": "recurrent", "dim": 16, "num_layers": 1}
 WORDS = {"task.tokenizer.kind": "word", "task.context": 24}
 OF_PAIRS = WORDS | {"task.objective": {"kind": "masked", "next_sentence": True}}
 OF_SPANS = WORDS | {"task.objective": {"kind": "spans"}}
+OF_BOTH_WAYS = WORDS | {"task.objective": {"kind": "bidirectional"}}
+TWO_WAYS = RECURRENT | {"num_layers": 2, "separate": True}
 RUNS = {
     "transformer": ("translate", {"encoder": TRANSFORMER, "decoder": TRANSFORMER}),
     "attention": ("translate", {"encoder": RECURRENT, "decoder": RECURRENT}),
@@ -31,6 +34,9 @@ RUNS = {
     "tagger": ("tag", {"encoder": RECURRENT}),
     "masked": ("pretrain", {"encoder": TRANSFORMER} | OF_PAIRS),
     "spans": ("pretrain", {"encoder": TRANSFORMER, "decoder": TRANSFORMER} | OF_SPANS),
+    "both-ways": ("pretrain", {"encoder": TWO_WAYS} | OF_BOTH_WAYS),
+    "adapted": ("classify", {"start.run": "masked", "start.kind": "lora"}),
+    "mixed": ("tag", {"start.run": "both-ways", "start.kind": "gradual"}),
 }
 INPUTS = {
     "translate": ["abc", "da", "bbad", "c"],
@@ -66,7 +72,9 @@ def main() -> None:
         for name, (task, parts) in RUNS.items():
             if (target / name).exists():
                 continue
-            settings = SMALL | parts | {"train.steps": 150}
+            settings: dict[str, Any] = SMALL | parts | {"train.steps": 150}
+            if base := settings.get("start.run"):
+                shutil.copytree(target / base, base)
             run = saccade.train(corpus(task), task=task, out=name, settings=settings, quiet=True)
             found = run.predict(INPUTS[task])
             expected = [{"in": i, "out": p.text, "score": p.score}

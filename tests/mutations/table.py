@@ -8,8 +8,9 @@ from tests.mutations.objectives import OBJECTIVES
 from tests.mutations.searches import DECODING
 from tests.mutations.tables import TABLES
 from tests.mutations.trainings import MEASURES, TRAINING
+from tests.mutations.vectors import WORDS
 
 MUTATIONS = (
     *(*NN, *MODELS, *DECODING, *TRAINING, *MEASURES),
-    *(*MEDIA, *TABLES, *NUMBERS, *FORECASTS, *OBJECTIVES),
+    *(*MEDIA, *TABLES, *NUMBERS, *FORECASTS, *OBJECTIVES, *WORDS),
 )

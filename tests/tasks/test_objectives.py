@@ -15,7 +15,7 @@ from saccade.tasks.objectives import (
     spans,
     unilm,
 )
-from saccade.tasks.pretrain import pack
+from saccade.tasks.pretrain import pack, shuffled
 from saccade.text import Tokenizer
 
 SETTINGS = c.Tokenizer(kind="bpe", size=80, mask=True, sentinels=30)
@@ -98,6 +98,17 @@ def test_rows_are_whole_lines_that_fit_and_lose_nothing() -> None:
     for at in bounds[1:-1]:  # a row ends inside a line only if that is longer than the context
         line = int(starts.searchsorted(at, "right")) - 1
         assert starts[line] == at or lengths[line] > 10
+
+
+def test_every_row_is_in_a_batch_of_like_lengths_once() -> None:
+    lengths = np.random.default_rng(1).integers(50, 100, 1007)
+    order = shuffled(lengths, 8, np.random.default_rng(2))
+    assert sorted(order) == list(range(1007))
+    batches = order[:1000].reshape(-1, 8)
+    spread = lengths[batches].max(1) - lengths[batches].min(1)
+    assert spread.mean() < 5  # of 50
+    means = lengths[batches].mean(1)
+    assert abs(np.corrcoef(means[:-1], means[1:])[0, 1]) < 0.3  # batches are in no order
 
 
 BOS, EOS, SEP = TOKENIZER.specials.bos, TOKENIZER.specials.eos, TOKENIZER.specials.sep

@@ -1,23 +1,30 @@
 """Pre-training from a file to a run: stops, laws, fillings, scores, and mistakes."""
 
 import random
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import saccade
-from saccade.errors import ConfigError
+from saccade import cli
+from saccade.data.lines import Example
+from saccade.distributed.ranks import Ranks
+from saccade.errors import ConfigError, DataError
 from saccade.inspect.filled import own_attention, restored
 from saccade.inspect.view import inspect
 from saccade.setup.choose import fill_config, gather
 from saccade.setup.prepare import prepare
 from saccade.tasks.pretrain import Fill
 from saccade.text import Tokenizer
+from saccade.training.gradients import Gradients
 from saccade.training.session import resume
 from saccade.verify import verify
-from tests.helpers import run_through, same_weights, until
+from tests.distributed.test_ranks import Part, sums_of
+from tests.helpers import GOLDEN, run_through, same_weights, until
 
 PART = {"kind": "transformer", "dim": 16, "num_layers": 2, "num_heads": 2, "ff_dim": 32}
 OBJECTIVES: dict[str, dict[str, Any]] = {
@@ -83,6 +90,16 @@ def test_what_is_measured_on_never_changes_and_training_rows_do_unless_told(
     assert rows[0].target.tolist() == rows[1].target.tolist()
     assert (epochs[0].order != epochs[1].order).any()
     assert sorted(epochs[0].order) == list(range(len(epochs[0].bounds) - 1))
+
+
+def test_a_look_at_few_lines_goes_on_to_one_that_is_not_blank(tmp_path: Path) -> None:
+    ready = prepare(settings("masked", tmp_path), tmp_path)
+    task, network = ready.task, ready.task.build().eval()
+    rows = [Example(("",), None)] * 5 + [Example(("w1 w2 w3",), None)]
+    few = task.evaluate(network, task.encode(rows), rows[:1], quick=True)
+    assert few == task.evaluate(network, task.encode(rows), rows, quick=False)
+    with pytest.raises(DataError, match="the vocabulary has no token of this text"):
+        task.evaluate(network, task.encode(rows[:5]), rows[:5], quick=False)
 
 
 LEARNED = {  # steps, and what becomes better than
@@ -163,6 +180,24 @@ def test_a_vocabulary_without_mask_is_refused(tmp_path: Path) -> None:
         prepare(fill_config(raw, where)[0], tmp_path)
 
 
+def test_fill_prints_the_text_with_what_was_missing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = GOLDEN / "masked"
+    words = ["saccade", "predict", str(run), "--fill", "a <mask> b", "--nbest", "3"]
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(SystemExit) as left:
+        cli.main()
+    assert not left.value.code
+    lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    best = saccade.load(run).predict("a <mask> b", nbest=3)
+    assert [text for _, text in lines] == [best.text, *(text for text, _ in best.others)]
+    assert sorted((float(score) for score, _ in lines), reverse=True) == pytest.approx(
+        [best.score, *(score for _, score in best.others)], abs=1e-4
+    )
+    assert all(text.startswith("a ") and text.endswith(" b") for _, text in lines)
+
+
 def test_a_run_that_never_filled_in_says_so(tmp_path: Path) -> None:
     run_through(settings("causal", tmp_path, steps=2), tmp_path / "run")
     with pytest.raises(ConfigError, match="'causal' has not learned to fill in <mask>"):
@@ -186,3 +221,26 @@ def test_what_a_filling_attends_to_is_drawn(kind: str, tmp_path: Path) -> None:
         assert alignment.source[: len(begin) + 4] == [*begin, "w1", "w2", "<mask>", "w4"]
     for weights in alignment.maps.values():
         assert weights.sum(-1) == pytest.approx(np.ones(len(weights)), abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype", "error"),
+    [("masked", torch.float32, 2e-6), ("permuted", torch.float32, 2e-6),
+     ("spans", torch.float32, 2e-6), ("unilm", torch.bfloat16, 0.02)],
+)  # fmt: skip
+def test_the_gradients_of_all_ranks_are_those_of_one_process(
+    kind: str, dtype: torch.dtype, error: float, tmp_path: Path
+) -> None:
+    ready = prepare(settings(kind, tmp_path), tmp_path)
+    network = ready.task.build().train()
+    scaler = torch.amp.GradScaler("cpu", enabled=False)
+    parameters = list(network.parameters())
+    gradients = Gradients(network, parameters, torch.device("cpu"), dtype, scaler, seed=5)
+    batches = [ready.task.epoch(ready.train, 0)[i] for i in range(2)]
+    whole, expected = sums_of(gradients, Ranks(), batches, None)
+    found = [sums_of(gradients, Part(rank, 2), batches, None) for rank in range(2)]
+    assert sum(sums.count for sums, _ in found) == whole.count
+    scale = max(float(g.abs().max()) for g in expected)
+    for i, one in enumerate(expected):
+        together = torch.stack([parts[i] for _, parts in found]).sum(0)
+        assert float((together - one).abs().max()) < error * scale

@@ -67,7 +67,8 @@ def test_an_analogy_is_answered_with_the_nearest_to_b_less_a_and_c(run: Run) -> 
 
 
 def test_what_cannot_be_answered_is_said(run: Run) -> None:
-    strange, two = run.predict(["zebra", "cat dog"])
+    strange, two, loud = run.predict(["zebra", "cat dog", "CAT"])
+    assert loud.text == run.predict("cat").text
     assert "'zebra' is not in the vocabulary" in strange.problem
     assert "one word" in two.problem
 

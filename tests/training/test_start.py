@@ -14,6 +14,7 @@ from saccade.errors import CheckpointError, ConfigError
 from saccade.models.networks import Classifier, Generator
 from saccade.nn.padded import pad
 from saccade.runs import files
+from saccade.runs.folder import read_config
 from saccade.runs.start import TAKEN, first_weights
 from saccade.setup.choose import gather
 from saccade.setup.prepare import reopen
@@ -74,7 +75,7 @@ def prepared(config: Any, folder: Path) -> Trainer:
     """A new run before its first step."""
     folder = new_folder(config, folder)
     list(until(0, lambda stop: start(config, folder, stop)))
-    task = reopen(saccade.runs.folder.read_config(folder), folder).task
+    task = read_task(folder)
     return Trainer(task, first_weights(task.build_meta(), task.config, folder), folder)
 
 
@@ -82,6 +83,10 @@ def report(config: Any, folder: Path) -> list[str]:
     """What a new run says before its first step."""
     events = until(0, lambda stop: start(config, folder, stop))
     return [event.text for event in events if isinstance(event, Noticed)]
+
+
+def read_task(folder: Path) -> Any:
+    return reopen(read_config(folder), folder).task
 
 
 # --- what is taken over ---------------------------------------------------------------------------
@@ -182,11 +187,15 @@ def test_several_sources_begin_with_those_of_the_same_place(runs: Path, tmp_path
     kept, there = files.read_tensors(tmp_path / "one" / TAKEN), weights(tmp_path / "first")
     name = "encoder.stem.embedding.weight"
     assert torch.equal(kept[name], there["encoder.stems.0.embedding.weight"])
+    tags = corpus(tmp_path, "inflect")  # from now on as many as there are letters
+    tags.write_text(tags.read_text(encoding="utf-8").replace(";ACC", ""), encoding="utf-8")
     raw["start"] = {"run": str(tmp_path / "one")}
     config, _, _ = fill({key: raw[key] for key in ("data", "task", "train", "start")}, where)
     report(config, new_folder(config, tmp_path / "two"))
     again = files.read_tensors(tmp_path / "two" / TAKEN)
     assert torch.equal(again["encoder.stems.0.embedding.weight"], weights(tmp_path / "one")[name])
+    task = saccade.load(tmp_path / "one").task
+    assert read_task(tmp_path / "two").sources[1].size == task.sources[0].size
     assert "encoder.stems.1.embedding.weight" not in again  # ids of tags mean something else
 
 
@@ -372,6 +381,7 @@ MISTAKES: dict[str, tuple[str, str, dict[str, Any], str]] = {
         "task.tokenizer.kind is 'word', and 'char' in",
     ),
     "vocabulary": ("windows", "language", {"task": {"vocabulary": "x"}}, "task.vocabulary"),
+    "vectors": ("windows", "tag", {"data": {"vectors": "x"}}, "data: vectors: the embeddings come"),
     "part": ("tagger", "language", {}, "has the part encoder, and the task 'language' needs"),
     "frozen": ("windows", "language", {"start": {"kind": "frozen"}}, "nothing would learn"),
     "lora": ("lstm", "classify", {"start": {"kind": "lora"}}, "kind 'lora' is for the linear"),
