@@ -47,7 +47,7 @@ def why_not(config: c.Config) -> str:
     if isinstance(config.encoder, c.Transformer) and config.encoder.positions == "rotary":
         return "CTranslate2 has no rotary positions in an encoder beside a decoder"
     both = [part for part in (config.encoder, config.decoder) if isinstance(part, c.Transformer)]
-    if len({norm_eps(part) for part in both}) > 1:
+    if len({norm_eps(part) for part in both}) > 1 and any(part.norm_eps for part in both):
         return "the norms of encoder and decoder differ, and CTranslate2 has one kind"
     if len(both) > 1 and any(part.num_kv_heads for part in both):
         return "CTranslate2 has no grouped queries beside a memory"

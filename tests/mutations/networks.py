@@ -172,8 +172,8 @@ NN = (
     Mutation(
         "positions: another base of the waves",
         "saccade/nn/positions.py",
-        "10000.0 **",
-        "1000.0 **",
+        "frequency = theta ** (",
+        "frequency = (theta / 10) ** (",
         (ATTENTION,),
     ),
     Mutation(
@@ -186,8 +186,8 @@ NN = (
     Mutation(
         "positions: learned ones begin anew at each step",
         "saccade/nn/positions.py",
-        "torch.arange(offset, end, device=x.device)",
-        "torch.arange(0, end - offset, device=x.device)",
+        "torch.arange(offset + self.skipped, end + self.skipped, device=x.device)",
+        "torch.arange(self.skipped, end - offset + self.skipped, device=x.device)",
         (f"{LAWS}::test_in_chunks_is_all_at_once",),
     ),
     Mutation(
@@ -249,8 +249,8 @@ NN = (
     Mutation(
         "transformer: no dropout of the embedding",
         "saccade/nn/transformer.py",
-        "x = self.drop(self.positions(x, past.length))",
-        "x = self.positions(x, past.length)",
+        "return self.drop(x if self.first_norm is None else self.first_norm(x))",
+        "return (x if self.first_norm is None else self.first_norm(x))",
         (DROPPED,),
     ),
     Mutation(
@@ -298,8 +298,8 @@ NN = (
     Mutation(
         "loss: the weight's gradient is not scaled",
         "saccade/nn/loss.py",
-        "d_weight * scale, bias",
-        "d_weight, bias",
+        "weight, bias = (None if d is None else d * scale for d in (d_weight, d_bias))",
+        "weight, bias = d_weight, None if d_bias is None else d_bias * scale",
         (PARITY,),
     ),
     Mutation(

@@ -99,7 +99,7 @@ print(used("VmHWM") - before)
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_many_shards_take_the_memory_of_one(tmp_path: Path) -> None:
     write(tmp_path / "small", GPT2)
-    large = GPT2 | {"n_embd": 512, "n_layer": 12}
+    large = GPT2 | {"n_embd": 384, "n_layer": 10}
     write(tmp_path / "large", large, shards=4)
     sizes = [path.stat().st_size for path in (tmp_path / "large").glob("*.safetensors")]
     code = [sys.executable, "-c", MEASURE, str(tmp_path)]
