@@ -438,13 +438,16 @@ def check(
     from saccade.check.findings import error, grouped, table
     from saccade.data.lines import Defect, counted
     from saccade.errors import DataError
-    from saccade.runs.start import pretrained_config
     from saccade.setup.choose import task_and_data
 
     _end_quietly()
     try:
         raw, where = _gathered(data, task, dev, settings)
-        pretrained = pretrained_config(raw, where)
+        pretrained = None
+        if "start" in raw:
+            from saccade.runs.start import pretrained_config  # which imports torch
+
+            pretrained = pretrained_config(raw, where)
         settings_of_task, settings_of_data = task_and_data(raw, where, pretrained)
         found = findings_of(settings_of_data, settings_of_task)
     except DataError as problem:  # nothing can be read at all

@@ -3,10 +3,12 @@
 Published models are described by what their config.json says, and read as that is.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from saccade.errors import ConfigError
-from saccade.models.pretrained import Published, published
+
+if TYPE_CHECKING:
+    from saccade.models.pretrained import Published
 
 TRANSFORMER = {
     "tiny": {"dim": 128, "num_layers": 4, "num_heads": 4, "ff_dim": 256, "dropout": 0.1},
@@ -82,8 +84,10 @@ PUBLISHED: dict[str, dict[str, Any]] = {
 }
 
 
-def preset(name: str) -> Published:
+def preset(name: str) -> "Published":
     """A published model in our words."""
+    from saccade.models.pretrained import published  # which imports torch
+
     made = published(PUBLISHED[name], name)
     if made.model_type == "bart":  # whose output has a bias that is not learned
         made.tables["decoder"]["output_bias"] = False

@@ -26,7 +26,6 @@ from saccade.setup.media import media_defaults, tables_of
 from saccade.setup.numbers import number_defaults
 from saccade.setup.pretrain import pretrain_defaults
 from saccade.setup.series import fill_forecast, is_forecast, least_forecast
-from saccade.setup.start import start_defaults
 from saccade.setup.survey import Survey, survey, tag_separator
 
 
@@ -114,6 +113,8 @@ def _with_defaults(
     if kind == "translate" and "columns" not in raw["task"] and not raw["task"].get("joint"):
         chosen["task"]["columns"] = _tag_columns(raw["data"]["source"], seen)
     if pretrained is not None:
+        from saccade.setup.start import start_defaults  # which imports torch
+
         given = raw if size is None else raw | {"size": size}
         chosen = start_defaults(given, where, pretrained, chosen, seen.count)
     if {"steps", "epochs", "minutes"} & raw.get("train", {}).keys():

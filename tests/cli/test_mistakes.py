@@ -245,7 +245,7 @@ def test_exact_searches_and_exports_that_cannot_be_are_refused(
     refused(call("exact", run, data, "--budget", 0), "budget")
     refused(call("exact", run, data, "--order", "worst"), "choose one of depth, best")
     refused(call("exact", run, tmp_path / "nowhere.tsv"), "nowhere.tsv")
-    refused(call("export", fast, "--to", "nonsense"), "there is ctranslate2")
+    refused(call("export", fast, "--to", "nonsense"), "there are ctranslate2, huggingface")
     refused(call("export", fast), "--to")
     refused(call("export", run, "--to", "ctranslate2"), "recurrent")
 
