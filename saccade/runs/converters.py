@@ -240,9 +240,13 @@ def arrays_of(path: Path, names: set[str]) -> dict[str, Any]:
         with zipfile.ZipFile(path) as archive:
             if sum(entry.file_size for entry in archive.infolist()) > MAX_ARRAYS_BYTES:
                 raise CheckpointError(f"{path}: would take more than {MAX_ARRAYS_BYTES >> 20} MB")
-        with np.load(path, allow_pickle=False) as found:
-            if lost := sorted(names - {*found.files}):
+            if lost := sorted(names - {name.removesuffix(".npy") for name in archive.namelist()}):
                 raise CheckpointError(f"{path}: not the arrays of g2p_en: it has no '{lost[0]}'")
-            return {name: found[name] for name in names}
+            return {name: _array(archive, name) for name in names}
     except (OSError, ValueError, zipfile.BadZipFile, KeyError) as error:
         raise CheckpointError(f"{path}: cannot be read: {guard.shortened(error)}") from None
+
+
+def _array(archive: zipfile.ZipFile, name: str) -> Any:
+    with archive.open(f"{name}.npy") as file:
+        return np.lib.format.read_array(file, allow_pickle=False)
