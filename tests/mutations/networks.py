@@ -450,8 +450,8 @@ MODELS = (
     Mutation(
         "network: label smoothing is ignored",
         "saccade/models/networks.py",
-        "smoothing = self.label_smoothing if self.training else 0.0",
-        "smoothing = 0.0",
+        "smoothing = self.label_smoothing if self.training else 0.0\n        loss, state",
+        "smoothing = 0.0\n        loss, state",
         (NETWORKS,),
     ),
     Mutation(

@@ -136,8 +136,8 @@ TRAINING = (
     Mutation(
         "optimizer: weight decay on biases",
         "saccade/training/optim.py",
-        '"weight_decay": 0.0}',
-        '"weight_decay": train.weight_decay}',
+        '"weight_decay": 0.0, "scale"',
+        '"weight_decay": train.weight_decay, "scale"',
         (OPTIM,),
     ),
     Mutation(
