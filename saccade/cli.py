@@ -19,6 +19,7 @@ import typer
 
 from saccade import __version__, exchange
 from saccade.errors import SaccadeError
+from saccade.exchange import say
 
 app = typer.Typer(
     add_completion=False,
@@ -543,10 +544,6 @@ def _follow(events: Any, folder: Path) -> None:
             for name, value in event.scores.items():
                 print(f"{name}\t{value:.4f}")
     say(f"the run is in {folder}; next: saccade predict {shlex.quote(str(folder))} FILE")
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def main() -> NoReturn:

@@ -6,9 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from saccade import config as c
-from saccade.data.digest import digest
 from saccade.data.fields import Text
-from saccade.engines.ctranslate2 import export as export_ctranslate2
 from saccade.errors import ConfigError
 from saccade.models.describe import describe, kind_of, their_tensors
 from saccade.runs import files
@@ -28,11 +26,9 @@ def export_run(run: Run, to: str, folder: str | os.PathLike[str] | None = None) 
     if to == "word2vec":
         file = default_path(run.folder) if folder is None else Path(folder)
         return export_vectors(*run.require_vectors(), file)
-    path = run.folder / to if folder is None else Path(folder)
     if to == "ctranslate2":
-        weights = digest(run.folder / "model.safetensors")
-        export_ctranslate2(run.task, run.network, path, weights)
-        return path
+        return run.export(folder)
+    path = run.folder / to if folder is None else Path(folder)
     try:
         path.mkdir(parents=True, exist_ok=True)
         if to == "huggingface":
