@@ -34,7 +34,8 @@ from saccade.nn.stems import Embedding
 from saccade.nn.transformer import Block, CausalStack, build_norm
 from saccade.text.vocab import Inventory, Specials
 
-SEPARATOR = Specials._fields.index("sep")  # among the special ids of text
+END = Specials._fields.index("eos")  # among the special ids of text
+SEPARATOR = Specials._fields.index("sep")
 Source: TypeAlias = Inventory | c.Vectors  # what a network has to know of one: ids, or vectors
 Target: TypeAlias = Inventory | c.Reals  # the same of a target: ids, or numbers
 
@@ -149,8 +150,9 @@ def build_generator(
     assert config.decoder is not None
     memory_dim = None if encoder is None else encoder.dim
     ends = token_ends(config.decoder, target, config.train.word_dropout)
-    decoder = build_decoder(config.decoder, ends, memory_dim)
-    if config.decoder.copies:
+    end = target.special[END] if target.special else 0
+    decoder = build_decoder(config.decoder, ends, memory_dim, end)
+    if config.decoder.copies and not isinstance(config.decoder, c.EditDecoder):
         assert memory_dim is not None
         decoder.pointer = Pointer(decoder.dim, memory_dim)
     shared = isinstance(config.task, c.Pretrain) and encoder is not None
@@ -313,9 +315,10 @@ def build_recurrent(config: c.RecurrentEncoder) -> Recurrent | Separate:
 
 
 def build_decoder(
-    config: c.RecurrentDecoder | c.TransformerDecoder,
+    config: c.Decoder,
     ends: decoders.Ends,
     memory_dim: int | None,
+    end: int = 0,
 ) -> decoders.Decoder:
     match config:
         case c.RecurrentDecoder():
@@ -344,6 +347,19 @@ def build_decoder(
             parts = build_positions(config), blocks, build_last_norm(config)
             stack = CausalStack(*parts, config.dropout, build_first_norm(config))
             return decoders.TransformerDecoder(ends, stack)
+        case c.EditDecoder():
+            assert memory_dim is not None
+            layers = Recurrent(
+                config.cell, config.dim, config.dim, config.num_layers, dropout=config.dropout
+            )
+            return decoders.EditDecoder(
+                ends,
+                layers,
+                memory_dim=memory_dim,
+                end=end,
+                copies=config.copies,
+                dropout=config.dropout,
+            )
         case _:
             assert_never(config)
 

@@ -99,7 +99,7 @@ class Generator(nn.Module):
         if self.encoder is None:
             return None
         memory: Memory = self.encoder(*sources)
-        return memory if self.decoder.pointer is None else memory._replace(tokens=sources[0].values)
+        return memory._replace(tokens=sources[0].values) if self.decoder.copies else memory
 
 
 class Labeller(nn.Module):
