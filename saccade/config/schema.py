@@ -83,6 +83,8 @@ class Train(Strict):
     save_every: Positive | None = None  # steps; None is at every evaluation
     keep: Positive = 2  # checkpoints
     workers: Annotated[int, Field(ge=0, le=64)] = 0  # threads that make batches ahead of time
+    # so many runs, each with the next seed, which predict together
+    seeds: Annotated[int, Field(ge=1, le=100)] = 1
     # that share each batch, with a thread each; 0 is as many as are fastest here
     processes: Annotated[int, Field(ge=0, le=64)] = 0
     # before a long run: try its largest batch, an evaluation and a checkpoint
@@ -174,6 +176,11 @@ class Config(Strict):
                     "decoder: copy: a word that is not in the vocabulary is <unk>, and cannot be "
                     "copied: set task.source.kind and task.target.kind to 'bpe' (or 'char')"
                 )
+        if self.train.seeds > 1 and self.task.kind not in ("translate", "classify", "tag"):
+            raise ValueError(
+                "train: seeds: an ensemble is for the tasks translate, classify and tag; this is "
+                f"'{self.task.kind}'"
+            )
         if self.train.scheduled_sampling and self.task.kind != "translate":
             raise ValueError("train: scheduled_sampling is for the task 'translate' alone")
         for key in ("ctc", "bag"):

@@ -285,9 +285,7 @@ class EditDecoder(Decoder):
         assert memory is not None, "there is nothing to edit"
         return EditState(None, Fixed(memory), None)
 
-    def hidden(
-        self, inputs: Inputs, state: EditState
-    ) -> tuple[Float[Tensor, "B T D"], EditState]:
+    def hidden(self, inputs: Inputs, state: EditState) -> tuple[Float[Tensor, "B T D"], EditState]:
         embedded = self.drop(self.embedding(self.words(inputs)))
         layers = state.layers or self.layers.zeros(embedded.size(0), embedded)
         outputs, layers = self.layers(embedded, layers)

@@ -164,7 +164,9 @@ class Edits(nn.Module):
             padding = ~source.real[:, None]
             write = write.masked_fill(padding.unsqueeze(-1), NEVER)
             delete = delete.masked_fill(padding, 0.0)
-        return Moves(*(part.reshape(N, Q, *part.shape[2:]) for part in (insert, move, write, delete)))
+        return Moves(
+            *(part.reshape(N, Q, *part.shape[2:]) for part in (insert, move, write, delete))
+        )
 
 
 def arrivals(

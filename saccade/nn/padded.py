@@ -99,6 +99,7 @@ class Memory(NamedTuple):
     keep: Bool[Tensor, "B S"] | None
     summary: Float[Tensor, "B D"]  # one vector: a recurrent network's last state, else the mean
     tokens: Int[Tensor, "B S"] | None = None  # what was read, where a decoder may copy it
+    others: tuple["Memory", ...] = ()  # those of the other members of an ensemble
 
 
 def end_to_end(memories: Sequence[Memory]) -> Memory:

@@ -10,7 +10,7 @@ data/              the tokenised corpus
 
 import os
 from collections import deque
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -35,6 +35,7 @@ from saccade.engines.ctranslate2 import export
 from saccade.engines.local import Pending
 from saccade.errors import CheckpointError, ConfigError, DataError
 from saccade.models.build import allocate
+from saccade.models.ensembles import together
 from saccade.models.forecaster import AnyForecaster
 from saccade.models.networks import Generator, Network
 from saccade.models.vectors import WordVectors as VectorNetwork
@@ -43,6 +44,8 @@ from saccade.runs import files
 from saccade.runs.folder import read_config
 from saccade.runs.guard import check_ids, fitting_network, own_decode, vetted_export, with_root
 from saccade.runs.machine import Device, choose_device, require_search_memory
+from saccade.runs.members import alone, member_weights
+from saccade.runs.queries import in_order, is_empty, pairwise
 from saccade.setup.prepare import (
     refuse_unseen,
     reopen,
@@ -234,7 +237,7 @@ class Run:
         place = partial(self.place, file=file)
         queries = (
             self._query(item, number, prefix, file, place(number))
-            for number, (item, prefix) in enumerate(_pairwise(inputs, begin, place), 1)
+            for number, (item, prefix) in enumerate(pairwise(inputs, begin, place), 1)
         )
         yield from self._answers(queries, request, at_once)
 
@@ -246,12 +249,12 @@ class Run:
         waiting: deque[tuple[list[Query], Pending]] = deque()
         try:
             while some := list(islice(queries, at_once)):
-                full = [query for query in some if not _is_empty(query)]
+                full = [query for query in some if not is_empty(query)]
                 waiting.append((some, self.engines.submit(full, request)))
                 if len(waiting) > 1 or at_once == 1:  # the next are made while these are read
-                    yield from _in_order(*waiting.popleft())
+                    yield from in_order(*waiting.popleft())
             while waiting:
-                yield from _in_order(*waiting.popleft())
+                yield from in_order(*waiting.popleft())
         finally:
             for _, pending in waiting:
                 pending.cancel()
@@ -278,7 +281,7 @@ class Run:
         query = self._query(text, number, "", file, place)
         if query.problem:
             raise DataError(f"{place}: {query.problem}")
-        if _is_empty(query):
+        if is_empty(query):
             return  # an empty line in, an empty line out
         try:
             yield from self.task.stream(self.network, query, request)
@@ -554,45 +557,31 @@ class Run:
         return source
 
 
-def load(folder: str | os.PathLike[str], device: Device = "auto") -> Run:
-    """The run in a directory, ready to predict on the device asked for, or on the best there is."""
+def load(folder: str | os.PathLike[str], device: Device = "auto", *, ensemble: bool = True) -> Run:
+    """The run in a directory, ready to predict on the device asked for, or on the best there is.
+
+    One with several seeds is an ensemble; without `ensemble` it is the first of them alone.
+    """
     folder = Path(folder)
     config = with_root(read_config(folder), "")
+    config = config if ensemble else alone(config)
     task = load_task(config, folder)
-    network = fitting_network(task, folder / "model.safetensors")
-    try:
-        allocate(network, torch.device("cpu"))
-    except (RuntimeError, MemoryError) as error:
-        raise CheckpointError(f"{folder}: {str(error).partition(chr(10))[0]}") from None
-    files.load_weights(folder / "model.safetensors", network)
-    merge(network)
+    weights = [folder / "model.safetensors", *member_weights(folder, config)]
+    networks = [_load_network(task, path) for path in weights]
+    network = networks[0] if len(networks) == 1 else together(networks)
     if device == "auto" and config.decode.int8:  # 8-bit weights are for a CPU
         device = "cpu"
     network.to(choose_device(device)).eval()
     return Run(folder, config, task, network)
 
 
-def _is_empty(query: Query) -> bool:
-    """Whether there is nothing to answer."""
-    return bool(query.problem) or not any(text.strip() for text in query.source)
-
-
-def _in_order(queries: list[Query], pending: Pending) -> Iterator[Prediction]:
-    """The predictions of queries; an empty line in is an empty line out."""
-    ready = iter(pending.result())
-    for query in queries:
-        yield Prediction("", 0.0, problem=query.problem) if _is_empty(query) else next(ready)
-
-
-def _pairwise(
-    inputs: Iterable[str | Sequence[str]], prefixes: Iterable[str], place: Callable[[int], str]
-) -> Iterator[tuple[str | Sequence[str], str]]:
-    supply = iter(prefixes)
-    for number, item in enumerate(inputs, 1):
-        prefix = next(supply, None)
-        if prefix is None:
-            raise DataError(
-                f"{place(number)} has no prefix: there are fewer prefixes than inputs; "
-                "give one for each, or an empty one"
-            )
-        yield item, prefix
+def _load_network(task: Task, weights: Path) -> Network:
+    """The network of a task with the weights in a file."""
+    network = fitting_network(task, weights)
+    try:
+        allocate(network, torch.device("cpu"))
+    except (RuntimeError, MemoryError) as error:
+        raise CheckpointError(f"{weights.parent}: {str(error).partition(chr(10))[0]}") from None
+    files.load_weights(weights, network)
+    merge(network)
+    return network
