@@ -63,6 +63,8 @@ class Train(Strict):
     weight_decay: NonNegative = 0.01
     clip: NonNegative = 1.0  # gradient norm; 0 is off
     label_smoothing: Share = 0.0
+    # the weight of how far two passes with other dropout are apart (R-Drop)
+    rdrop: NonNegative = 0.0
     word_dropout: Share = 0.0  # a share of input tokens becomes <unk>
     # a share of the decoder's inputs is its own guess, at the end of training
     scheduled_sampling: Share = 0.0
@@ -176,6 +178,11 @@ class Config(Strict):
                     "decoder: copy: a word that is not in the vocabulary is <unk>, and cannot be "
                     "copied: set task.source.kind and task.target.kind to 'bpe' (or 'char')"
                 )
+        if self.train.rdrop and self.task.kind not in ("translate", "classify", "tag", "language"):
+            raise ValueError(
+                "train: rdrop compares what two passes say of tokens or labels, and is for the "
+                f"tasks translate, classify, tag and language; this is '{self.task.kind}'"
+            )
         if self.train.seeds > 1 and self.task.kind not in ("translate", "classify", "tag"):
             raise ValueError(
                 "train: seeds: an ensemble is for the tasks translate, classify and tag; this is "

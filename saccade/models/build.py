@@ -116,12 +116,14 @@ def build_network(config: c.Config, sources: Sequence[Source], target: Target) -
             assert config.head is not None
             assert encoder is not None
             head = build_head(config.head, encoder.dim, Linear(encoder.dim, target.size))
-            return Classifier(encoder, head, label_smoothing=train.label_smoothing)
+            return Classifier(
+                encoder, head, label_smoothing=train.label_smoothing, rdrop=train.rdrop
+            )
         case c.Tag():
             assert config.head is not None
             assert encoder is not None
             head = build_head(config.head, encoder.dim, Linear(encoder.dim, target.size))
-            return Tagger(encoder, head, label_smoothing=train.label_smoothing)
+            return Tagger(encoder, head, label_smoothing=train.label_smoothing, rdrop=train.rdrop)
         case c.Regress():
             assert config.head is not None
             assert config.output is not None
@@ -173,6 +175,7 @@ def build_generator(
         ctc=config.train.ctc,
         words=words,
         bag=config.train.bag,
+        rdrop=config.train.rdrop,
         label_smoothing=config.train.label_smoothing,
         scheduled_sampling=config.train.scheduled_sampling,
         special=target.special,

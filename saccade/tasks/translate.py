@@ -172,7 +172,8 @@ class Translate(GeneratingTask):
 
     def _as_written(self, targets: list[str]) -> list[str]:
         """Targets as the tokenizer can write them at best: right is what cannot be better."""
-        if self.settings.target.lowercase or self.settings.target.split_punctuation:
+        target = self.settings.target
+        if target.lowercase or target.split_punctuation or target.decompose:
             return self.output.decode(self.output.encode(targets))
         return targets if self.output.lossless else [" ".join(t.split()) for t in targets]
 
