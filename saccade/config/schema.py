@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 from saccade.config.decoding import Beam, Decode
 from saccade.config.networks import (
     Decoder,
+    EditDecoder,
     Encoder,
     Head,
     Horizon,
@@ -227,6 +228,11 @@ class Config(Strict):
                     f"{name}: {part.max_positions} learned positions are fewer than "
                     f"{limit} ({longest})"
                 )
+        if isinstance(self.decoder, EditDecoder) and not isinstance(self.task, Translate):
+            raise ValueError(
+                "decoder: kind 'edit' edits a source into a text, and is for the task 'translate'; "
+                f"this is '{self.task.kind}'"
+            )
         alone = self.encoder is None and isinstance(self.decoder, RecurrentDecoder)
         if alone and getattr(self.decoder, "attention", "off") != "off":
             raise ValueError(
@@ -249,8 +255,12 @@ class Config(Strict):
                 f"task: columns has '{strangers[0]}', which is not among data.source "
                 f"({', '.join(sorted(columns))})"
             )
-        if isinstance(self.task, Translate) and self.task.joint and self.task.columns:
-            raise ValueError("task: joint is for one source; remove task.columns, or joint")
+        joint = isinstance(self.task, Translate) and self.task.joint
+        if joint and columns and columns <= self.task.own.keys():
+            raise ValueError(
+                "task: joint: each source column has a table of its own in task.columns, and none "
+                "is left to share the target's vocabulary: remove one, or joint"
+            )
         if isinstance(self.task, Translate) and self.task.joint and self.encoder and self.decoder:
             if self.encoder.dim != self.decoder.dim:
                 raise ValueError(

@@ -159,10 +159,11 @@ def build_generator(
         decoder.pointer = Pointer(decoder.dim, memory_dim)
     shared = isinstance(config.task, c.Pretrain) and encoder is not None
     if shared or (isinstance(config.task, c.Translate) and config.task.joint):
-        assert isinstance(encoder, encoders.Encoder)
-        assert isinstance(encoder.stem, stems.TextStem)
+        assert encoder is not None
+        stem = encoder.first_stem
+        assert isinstance(stem, stems.TextStem)
         assert isinstance(ends.embedding, Embedding)
-        encoder.stem.embedding.weight = ends.embedding.weight
+        stem.embedding.weight = ends.embedding.weight
     monotone = words = None
     if config.train.bag and encoder is not None:
         words = heads.BagOfWords(encoder.dim, target.size)

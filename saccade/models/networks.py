@@ -108,7 +108,9 @@ class Generator(nn.Module):
         if self.encoder is None:
             return None
         memory: Memory = self.encoder(*sources)
-        return memory._replace(tokens=sources[0].values) if self.decoder.copies else memory
+        if not self.decoder.copies:
+            return memory
+        return memory._replace(tokens=tokens_of(sources[0], memory.values.size(1)))
 
 
 class Labeller(nn.Module):
@@ -304,6 +306,14 @@ def shifted(target: Padded) -> tuple[Inputs, Padded]:
         return torch.cat([missing(target.values[:, :1]), target.values[:, :-1]], 1), target
     said = Padded(target.values[:, 1:], (target.lengths - 1).clamp(min=0))
     return target.values[:, :-1], said
+
+
+def tokens_of(source: Padded, positions: int) -> Int[Tensor, "B S"]:
+    """The tokens at the positions of a memory that begins with this source; -1 at all others."""
+    tokens = source.values
+    if source.keep is not None:
+        tokens = tokens.masked_fill(~source.keep, -1)
+    return F.pad(tokens, (0, positions - tokens.size(1)), value=-1)
 
 
 def missing(like: Float[Tensor, "B n F"]) -> Float[Tensor, "B n F"]:

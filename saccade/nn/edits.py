@@ -81,7 +81,8 @@ class Edits(nn.Module):
         if self.copies:
             assert memory.tokens is not None
             held = memory.tokens.unsqueeze(-1) == torch.arange(self.size, device=keys.device)
-            held = nn.functional.pad(held, (0, 0, 1, keys.size(1) - held.size(1)))
+            held[..., self.end] = False  # which is said by reaching the end
+            held = nn.functional.pad(held, (0, 0, 1, 0))
             copied = torch.zeros(held.shape, device=keys.device).masked_fill(~held, NEVER)
         return EditSource(torch.cat([first, keys], 1), real, copied)
 
@@ -152,7 +153,8 @@ class Edits(nn.Module):
         inserted = self.insert(joint).float() + never
         inserted = torch.cat([inserted, (move + MOVE).unsqueeze(-1)], -1).log_softmax(-1)
         insert, move = inserted[..., :-1], inserted[..., -1]
-        written = [self.output(joint).float() + never, (delete + DELETE).unsqueeze(-1)]
+        said = self.output(joint.to(self.start.weight.dtype))  # whose weights stay single precision
+        written = [said.float() + never, (delete + DELETE).unsqueeze(-1)]
         if (copied := source.copied) is not None:
             can = copied.amax(-1)  # (M, P): NEVER where nothing can be copied
             written.append((copy + COPY + can.unsqueeze(1)).unsqueeze(-1))

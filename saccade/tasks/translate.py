@@ -78,9 +78,9 @@ class Translate(GeneratingTask):
             for target in row.references:
                 said.add(str(target))
         output = said.tokenizer if isinstance(said, Known) else Tokenizer.from_counts(said)
+        fields = tuple(fitted(some, Text, config.data) for some in counts[int(settings.joint) :])
         if settings.joint:
-            return cls(config, (Text(output),), TargetText(output))
-        fields = tuple(fitted(some, Text, config.data) for some in counts)
+            fields = (Text(output), *fields)
         return cls(config, fields, TargetText(output))
 
     @classmethod
