@@ -1,15 +1,12 @@
 """Commands that bring models in and out, and say how large they are: import, export, outline."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+from saccade.cli.options import AsJson, RunFolder, say
 
 
 def import_(
@@ -23,7 +20,7 @@ def import_(
 
 
 def export(
-    run: Annotated[Path, typer.Argument(help="A run's directory.", metavar="RUN")],
+    run: RunFolder,
     to: Annotated[
         str, typer.Option(help="The format: ctranslate2, huggingface, onnx or word2vec.")
     ],
@@ -38,7 +35,7 @@ def export(
 
 def outline(
     model: Annotated[str, typer.Argument(help="A published size, as gpt2, or a run's directory.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Say how many parameters a network has, part by part. It takes no memory for them."""
     from saccade.runs.outline import outline_of
