@@ -21,7 +21,8 @@ from saccade import config as c
 from saccade.data.fields import Labels, Lines, TargetText, Text, Words
 from saccade.errors import CheckpointError, ConfigError
 from saccade.models.layouts import Same
-from saccade.models.pretrained import Published, Values, Weight, alternatives, published
+from saccade.models.pretrained import alternatives, published
+from saccade.models.pretrained_parts import Published, Values, Weight
 from saccade.runs import files, guard
 from saccade.runs.folder import write_config
 from saccade.tasks.classify import Classify

@@ -20,6 +20,13 @@ transformers = pytest.importorskip("transformers", reason="transformers is not i
 transformers.logging.set_verbosity_error()
 
 TEXTS = ["abc de", "fa ab kop", "h"]
+SCALED = {
+    "rope_theta": 20.0,
+    "factor": 4.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 2.5,
+    "original_max_position_embeddings": 16,
+}
 LANGUAGE = {
     "gpt2": ("gpt2", {}),
     "gpt2 relu": ("gpt2", {"activation_function": "relu", "n_inner": 20}),
@@ -27,6 +34,8 @@ LANGUAGE = {
     "llama": ("llama", {}),
     "llama grouped": ("llama", {"num_key_value_heads": 2, "rms_norm_eps": 1e-3}),
     "llama tied": ("llama", {"tie_word_embeddings": True, "head_dim": 6}),
+    "llama scaled": ("llama", {"rope_parameters": SCALED | {"rope_type": "llama3"}}),
+    "llama linear": ("llama", {"rope_parameters": SCALED | {"rope_type": "linear"}}),
     "llama theta": ("llama", {"rope_theta": 500.0, "rope_parameters": {"rope_theta": 500.0}}),
 }
 NAMES = {"gpt2": "GPT2LMHeadModel", "llama": "LlamaForCausalLM"}
@@ -135,7 +144,9 @@ def test_an_encoder_and_a_decoder_are_theirs(which: str, tmp_path: Path) -> None
                 assert run.predict(text, settings=settings).text == output.decode([said])[0]
 
 
-@pytest.mark.parametrize("which", ["llama grouped", "t5", "t5 gated", "bart", "marian"])
+@pytest.mark.parametrize(
+    "which", ["llama grouped", "llama linear", "t5", "t5 gated", "bart", "marian"]
+)
 def test_ctranslate2_says_the_same_of_what_was_imported(which: str, tmp_path: Path) -> None:
     pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed")
     kind, name, settings = TRANSLATE.get(which) or ("llama", NAMES["llama"], LANGUAGE[which][1])
