@@ -1,11 +1,12 @@
-"""Trees for a decoder that says no words: each is XX, and a tag stays only where it tells brackets apart.
+"""Trees for a decoder that says no words: each is XX, and a tag stays only on a word that is alone.
 
     python recipes/constituency_craft.py train.tsv > data/craft.train.tsv
 
-Reads sentence<TAB>tree with a header, as in "(S (NP (DT the) (NN cat)) (VP (VBZ sits)))", and writes
-"(S (NP XX XX ) (VP (VBZ XX ) ) )": without the tags of words that stand beside others, and blanks
-before brackets that close, so that each token is a word of a small vocabulary. The words are those of
-the sentence, in their order (Vinyals et al. 2015, arxiv.org/abs/1412.7449); no bracket is lost.
+Reads sentence<TAB>tree with a header, as in "(S (NP (DT the) (NN cat)) (VP (VBZ sits)))", and
+writes "(S (NP XX XX ) (VP (VBZ XX ) ) )": no tags of words that stand beside others, and blanks
+before brackets that close, so that each token is a word of a small vocabulary. The words are those
+of the sentence, in their order (Vinyals et al. 2015, arxiv.org/abs/1412.7449); no bracket of more
+than a tag is lost.
 """
 
 import re

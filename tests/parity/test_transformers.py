@@ -216,3 +216,28 @@ def test_a_head_of_labels_is_theirs(kind: str, head: str, tmp_path: Path) -> Non
         found = run.network.head.output(values)[0]  # type: ignore[union-attr]
     assert torch.allclose(found, expected, atol=1e-4)
     assert len(run.predict(text).text.split()) == 2
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta"])
+def test_a_classifier_of_pairs_reads_two_columns_as_theirs_does(kind: str, tmp_path: Path) -> None:
+    name = {"bert": "Bert", "roberta": "Roberta"}[kind] + "ForSequenceClassification"
+    theirs = make(tmp_path / "folder", kind, name, num_labels=2)
+    import_run(tmp_path / "folder", tmp_path / "run", lambda _: None, columns=2)
+    run = saccade.load(tmp_path / "run")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "folder")
+    given = tokenizer("abc de", "fa b", return_tensors="pt")
+    row = run.task.sources[0].rows([("abc de", "fa b")])[0]  # type: ignore[attr-defined]
+    assert row == given["input_ids"][0].tolist()
+    with torch.inference_mode():
+        expected = theirs(**given).logits[0]
+        found = run.network.logits((pad([row]),))[0]  # type: ignore[union-attr, operator]
+    assert torch.allclose(found, expected, atol=1e-4)
+    (tmp_path / "pairs.tsv").write_text("abc de\tfa b\tLABEL_0\n" * 3)
+    right = 100.0 * (int(expected.argmax()) == 0)
+    assert run.evaluate(tmp_path / "pairs.tsv")["accuracy"] == right
+
+
+def test_pairs_are_for_classifiers_alone(tmp_path: Path) -> None:
+    make(tmp_path / "folder", "gpt2", "GPT2LMHeadModel")
+    with pytest.raises(saccade.errors.ConfigError, match="classifiers alone read several"):
+        import_run(tmp_path / "folder", tmp_path / "run", lambda _: None, columns=2)
