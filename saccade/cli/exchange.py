@@ -12,11 +12,14 @@ from saccade.cli.options import AsJson, RunFolder, say
 def import_(
     path: Annotated[Path, typer.Argument(help="A folder in the Hugging Face layout.")],
     out: Annotated[Path, typer.Option(help="The run's directory.")],
+    columns: Annotated[
+        int, typer.Option(help="Texts that a classifier reads: 2 for pairs.", min=1, max=8)
+    ] = 1,
 ) -> None:
     """Make a run of a published model. BERT, RoBERTa, GPT-2, Llama, T5, BART, Marian and more."""
     from saccade.runs.importing import import_run
 
-    import_run(path, out, say)
+    import_run(path, out, say, columns)
 
 
 def export(

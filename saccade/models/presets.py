@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from saccade.errors import ConfigError
 
 if TYPE_CHECKING:
-    from saccade.models.pretrained import Published
+    from saccade.models.pretrained_parts import Published
 
 TRANSFORMER = {
     "tiny": {"dim": 128, "num_layers": 4, "num_heads": 4, "ff_dim": 256, "dropout": 0.1},
