@@ -69,6 +69,8 @@ class Layer:
     name: str
     parameters: int  # those that no layer before it has
     cost: Cost
+    weights: int = 0  # all that it has, shared ones too
+    gradients: int = 0  # those of its weights that no later layer has
     block: bool = False  # one of several that are alike: what checkpointing makes anew
     entry: float = 0.0  # numbers that enter it, all that checkpointing keeps
     output: bool = False

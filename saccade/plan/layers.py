@@ -17,6 +17,7 @@ from saccade.models.heads import PerToken, PerWord, Pooled
 from saccade.models.networks import Network
 from saccade.models.vectors import WordVectors
 from saccade.nn import bodies, stems
+from saccade.nn.convolution import GatedConvolution
 from saccade.nn.distributions import Distribution
 from saccade.nn.loss import CHUNK_LOGITS
 from saccade.plan import recurrents, transformers
@@ -28,14 +29,30 @@ Memory = tuple[int, int]  # the positions and the width of what an encoder leave
 
 def layers_of(network: Network, shape: Shape) -> list[Layer]:
     """The layers in the order of the forward pass; all parameters are in one of them."""
+    pairs = list(_network(network, shape))
+    own = [{id(p): p.numel() for p in module.parameters()} if module else {} for module, _ in pairs]
+    first, last = _new(own), _new(own[::-1])[::-1]
+    counts = zip(first, map(_sum, own), last, strict=True)
+    made = [
+        replace(layer, parameters=new, weights=all_of_them, gradients=gradients)
+        for (_, layer), (new, all_of_them, gradients) in zip(pairs, counts, strict=True)
+    ]
+    rest = sum(p.numel() for p in network.parameters()) - sum(first)
+    return [*made, Layer("rest", rest, Cost(), rest, rest)] if rest else made
+
+
+def _new(each: list[dict[int, int]]) -> list[int]:
+    """How many parameters each layer has that none before it has."""
     seen: set[int] = set()
-    made = []
-    for module, layer in _network(network, shape):
-        own = [] if module is None else [p for p in module.parameters() if id(p) not in seen]
-        seen |= {id(p) for p in own}
-        made.append(replace(layer, parameters=sum(p.numel() for p in own)))
-    rest = sum(p.numel() for p in network.parameters() if id(p) not in seen)
-    return [*made, Layer("rest", rest, Cost())] if rest else made
+    found = []
+    for own in each:
+        found.append(sum(count for key, count in own.items() if key not in seen))
+        seen |= own.keys()
+    return found
+
+
+def _sum(own: dict[int, int]) -> int:
+    return sum(own.values())
 
 
 def _network(network: Network, shape: Shape) -> Iterator[Pair]:
@@ -45,6 +62,8 @@ def _network(network: Network, shape: Shape) -> Iterator[Pair]:
             memory = None
             if network.encoder is not None:
                 memory = yield from _encoder(network.encoder, shape)
+                kept = Cost(numbers=float(B * memory[0] * memory[1]))  # what is attended to
+                yield None, Layer("encoder.memory", 0, kept)
             if network.scheduled_sampling:  # guesses: all once more, without gradients
                 if network.encoder is not None:
                     for _, layer in _encoder(network.encoder, shape):
@@ -194,13 +213,14 @@ def _body(
             first = dropped(body.drop, n * dim)
             yield body.positions, Layer(f"{name}.positions", 0, first)
             for i, layer in enumerate(body.layers):
+                assert isinstance(layer, GatedConvolution)
                 width = dim * layer.convolution.kernel_size[0]
                 cost = product(n, width, 2 * dim) + dropped(layer.drop, n * dim)
                 cost += Cost(numbers=3.0 * n * dim)
                 path = f"{name}.layers.{i}"
                 momentary = 4.0 * n * dim * 2
                 at_once = momentary, 2 * momentary
-                yield layer, Layer(path, 0, cost, True, n * dim, at_once=at_once)
+                yield layer, Layer(path, 0, cost, block=True, entry=n * dim, at_once=at_once)
         case bodies.PyramidBody():
             for i, one in enumerate(body.layers):
                 assert isinstance(one, nn.RNNBase)
@@ -239,6 +259,7 @@ def _decoder(decoder: Decoder, shape: Shape, memory: Memory | None) -> Iterator[
         cost = linear(pointer.query, n) + linear(pointer.key, B * S) + linear(pointer.gate, n)
         cost += between(n * S, D + C) + Cost(numbers=n * (S + 2 * D + C) + B * S * D)
         yield pointer, Layer("decoder.pointer", 0, cost)
+        assert isinstance(decoder.output, nn.Linear)
         said = linear(decoder.output, shape.said)
         said += Cost(single=2.0 * shape.said * decoder.output.out_features)
         yield decoder.output, Layer("decoder.output", 0, said, output=True)

@@ -28,7 +28,7 @@ def stack(
         cost = block(one, rows, positions, memory, relative)
         widest = max(one.feed_forward.up.out_features, one.attention.qkv.out_features)
         momentary = 4.0 * n * (2 * widest if one.feed_forward.activation in GATED else widest)
-        made = Layer(path, 0, cost, True, n * D, at_once=(momentary, 2 * momentary))
+        made = Layer(path, 0, cost, block=True, entry=n * D, at_once=(momentary, 2 * momentary))
         yield one, made
     last = normed(found.norm, n, D)
     yield found.norm, Layer(f"{name}.norm", 0, last)
@@ -56,17 +56,15 @@ def residual(norm: nn.Module, n: float, width: int) -> Cost:
 def self_attention(one: SelfAttention, rows: int, positions: int, relative: bool) -> Cost:
     n, width = rows * positions, one.out.in_features
     heads = width // one.head_dim
-    groups = heads // one.queries
     found = linear(one.qkv, n) + linear(one.out, n)
     by_hand = one.dropout > 0 or relative
     found += attended(rows, heads, positions, positions, one.head_dim, one.dropout, by_hand)
     if by_hand:  # queries, keys and values are copied head by head
         return found + Cost(numbers=3.0 * n * width)
-    if one.rotary:  # turned queries and keys, beside the whole product
-        found += Cost(numbers=n * one.head_dim * (heads + groups))
-    if one.queries > 1:  # a group's key and value for each of its heads, and queries as one tensor
-        found += Cost(numbers=2.0 * n * width)
-        found += Cost(numbers=0.0 if one.rotary else n * width)
+    if one.queries > 1:  # queries, a key and a value for each head, and the result in a row
+        return found + Cost(numbers=4.0 * n * width)
+    if one.rotary:  # turned queries and keys, and the result in a row, beside the whole product
+        found += Cost(numbers=3.0 * n * width)
     return found + Cost(numbers=n * one.qkv.out_features)
 
 
