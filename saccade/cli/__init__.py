@@ -12,7 +12,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from saccade import __version__
-from saccade.cli import checking, exchange, looking, measuring, predicting, training
+from saccade.cli import checking, exchange, looking, measuring, planning, predicting, training
 from saccade.cli.options import say
 from saccade.errors import SaccadeError
 
@@ -53,7 +53,7 @@ app.command()(looking.inspect)
 app.command()(checking.check)
 app.command("import")(exchange.import_)
 app.command()(exchange.export)
-app.command()(exchange.outline)
+app.command()(planning.plan)
 
 
 def main() -> NoReturn:

@@ -1,12 +1,11 @@
-"""Commands that bring models in and out, and say how large they are: import, export, outline."""
+"""Commands that bring models in and out: import, export."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from saccade.cli.options import AsJson, RunFolder, say
+from saccade.cli.options import RunFolder, say
 
 
 def import_(
@@ -34,18 +33,3 @@ def export(
     from saccade.runs.run import load
 
     say(f"exported to {export_run(load(run, 'cpu'), to, out)}")
-
-
-def outline(
-    model: Annotated[str, typer.Argument(help="A published size, as gpt2, or a run's directory.")],
-    as_json: AsJson = False,
-) -> None:
-    """Say how many parameters a network has, part by part. It takes no memory for them."""
-    from saccade.runs.outline import outline_of
-
-    found = outline_of(model)
-    if as_json:
-        print(json.dumps(found))
-        return
-    for part, count in found.items():
-        print(f"{part:<24}{count:>18,}")
