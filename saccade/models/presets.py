@@ -162,7 +162,8 @@ PRESETS = (*OWN, *PUBLISHED)
 
 def preset(name: str) -> "Published":
     """A published model in our words."""
-    from saccade.models.pretrained import Published, published  # which imports torch
+    from saccade.models.pretrained import published  # which imports torch
+    from saccade.models.pretrained_parts import Published
 
     if name in OWN:
         kind, tables, rows = OWN[name]

@@ -40,12 +40,12 @@ def evaluate(
     task, network = run.task, run.network
     rows: Sequence[Example]
     if data and isinstance(task, Forecast):
-        corpus = task.corpus(_windows(run, task, data))
+        corpus = task.corpus(windows(run, task, data))
         rows = task.examples(corpus)
     elif data and isinstance(task, WordVectors) and (tests := read_tests(data)):
         return (yield from task.tested(run.require_vectors()[1], tests))
     elif data:
-        rows = list(run.rows(data[0] if len(data) == 1 else data))
+        rows = list(run.rows(*data))
         corpus = task.encode(rows)
     else:
         found = reopen(run.config, run.folder)
@@ -71,9 +71,9 @@ def evaluate(
 
 def score(run: "Run", data: Sequence[Any]) -> Iterator[tuple[float, int]]:
     """For each example log p(target | source), and of how many tokens."""
-    rows = run.rows(data[0] if len(data) == 1 else data)
+    rows = run.rows(*data)
     if isinstance(run.task, Forecast):
-        rows = iter(run.task.examples(run.task.corpus(_windows(run, run.task, data))))
+        rows = iter(run.task.examples(run.task.corpus(windows(run, run.task, data))))
     for some in chunks(rows, SCORED_AT_ONCE):
         yield from run.task.score(run.network, some)
 
@@ -88,7 +88,7 @@ def compare(
     yield from compare_searches(run.task, run.network, list(run.rows(data)), request)
 
 
-def _windows(run: "Run", task: Forecast, data: Sequence[Any]) -> Windows:
+def windows(run: "Run", task: Forecast, data: Sequence[Any]) -> Windows:
     """All windows of a table; the first look back to the run's own rows, if they continue."""
     if len(data) != 1:
         raise ConfigError(f"a forecast is measured on one table of series, not {len(data)}")

@@ -413,9 +413,10 @@ class Run:
         """
         return measuring.score(self, data)
 
-    def rows(self, data: Any) -> Iterator[Example]:
+    def rows(self, *data: Any) -> Iterator[Example]:
         """The examples of files or from memory, with media where they are and labels known."""
-        found = examples(given(data), self.config.data, self.config.task.kind)
+        given_data = given(data[0] if len(data) == 1 else data)
+        found = examples(given_data, self.config.data, self.config.task.kind)
         for some in chunks(found, LINES_AT_ONCE):
             if isinstance(self.task, LabelTask):
                 refuse_unseen(self.task, some)

@@ -86,12 +86,12 @@ class Tag(LabelTask):
             return Prediction(between.join(tags), float(log_probs.sum()))
 
         sources = [query.source for query in queries]
-        return [one(rows) for rows in self._logits(network, sources, request.decode.batch_tokens)]
+        return [one(rows) for rows in self.logits(network, sources, request.decode.batch_tokens)]
 
     def score(self, network: Tagger, examples: Sequence[Example]) -> list[tuple[float, int]]:
         found = []
         sources = [row.source for row in examples]
-        each = self._logits(network, sources, self.config.decode.batch_tokens)
+        each = self.logits(network, sources, self.config.decode.batch_tokens)
         for logits, row in zip(each, examples, strict=True):
             gold = [self.target.index(tag) for tag in labels_of(row.target)]
             scored = [i for i, n in enumerate(gold) if n != UNSCORED_ID]
