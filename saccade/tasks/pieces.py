@@ -58,7 +58,7 @@ def pieces(
         pick = draw(seeds, [query.number * DRAWS for query in encoded])
     limits = [query.limit for query in encoded]
     tokens: list[list[int]] = [[] for _ in encoded]
-    shown = ["" for _ in encoded]
+    shown = [query.prompt for query in encoded]  # which is the user's own
     steps = walk(begun.step, begun.state, begun.first, end=end, limits=limits, pick=pick)
     for taken in steps:
         (log_probs,) = note
@@ -88,9 +88,14 @@ def pieces(
 def stream(
     task: GeneratingTask, network: Generator, query: Query, request: Request
 ) -> Iterator[str]:
-    """The text of one answer, piece by piece as it comes; greedy, or drawn."""
+    """The text of one answer, piece by piece as it comes; greedy, or drawn.
+
+    A text that goes on with the user's begins with that.
+    """
+    prompt = task.prompt(query)
     for found in pieces(task, network, [query], request):
         for piece in found:
             if piece.end == "no way on":
                 raise DataError(NO_WAY_ON)
-            yield piece.text
+            yield prompt + piece.text
+            prompt = ""
