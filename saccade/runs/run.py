@@ -45,6 +45,7 @@ from saccade.tasks.exact import Compared
 from saccade.tasks.forecast import Continuation, Forecast
 from saccade.tasks.generate import GeneratingTask, check_members
 from saccade.tasks.labels import LabelTask
+from saccade.tasks.pieces import stream
 from saccade.tasks.registry import load_task
 from saccade.tasks.task import (
     Evaluation,
@@ -278,7 +279,7 @@ class Run:
         if _is_empty(query):
             return  # an empty line in, an empty line out
         try:
-            yield from self.task.stream(self.network, query, request)
+            yield from stream(self.task, self.network, query, request)
         except DataError as error:
             raise DataError(f"{place}: {error}") from None
 
