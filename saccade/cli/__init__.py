@@ -12,7 +12,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from saccade import __version__
-from saccade.cli import checking, exchange, looking, measuring, predicting, training
+from saccade.cli import checking, exchange, looking, measuring, predicting, serving, training
 from saccade.cli.options import say
 from saccade.errors import SaccadeError
 
@@ -50,6 +50,7 @@ app.command()(measuring.score)
 app.command()(measuring.exact)
 app.command()(measuring.verify)
 app.command()(looking.inspect)
+app.command()(serving.serve)
 app.command()(checking.check)
 app.command("import")(exchange.import_)
 app.command()(exchange.export)

@@ -24,7 +24,7 @@ def inspect(
     ] = None,
 ) -> None:
     """Draw what each word of the output attends to: an alignment, or the path over a picture."""
-    from saccade.inspect.view import inspect as draw
+    from saccade.inspect.drawing import inspect as draw
     from saccade.runs.printing import one_line
     from saccade.runs.run import load
 

@@ -51,6 +51,7 @@ from saccade.tasks.exact import Compared, compare
 from saccade.tasks.forecast import Continuation, Forecast, windows_in
 from saccade.tasks.generate import GeneratingTask, check_members
 from saccade.tasks.labels import LabelTask
+from saccade.tasks.pieces import stream
 from saccade.tasks.registry import load_task
 from saccade.tasks.task import (
     Evaluation,
@@ -281,7 +282,7 @@ class Run:
         if _is_empty(query):
             return  # an empty line in, an empty line out
         try:
-            yield from self.task.stream(self.network, query, request)
+            yield from stream(self.task, self.network, query, request)
         except DataError as error:
             raise DataError(f"{place}: {error}") from None
 
