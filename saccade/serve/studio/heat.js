@@ -9,14 +9,15 @@ const VECTOR_CELLS = 4096; // as many cells are exported as rectangles, more as 
 
 const measure = document.createElement("canvas").getContext("2d");
 
-export function textWidth(text, size = LABEL) {
-  measure.font = `${size}px ${getComputedStyle(document.body).fontFamily}`;
+/** How wide a text is in a font of the style sheet, "sans" or "serif". */
+export function textWidth(text, size = LABEL, font = "sans") {
+  measure.font = `${size}px ${getComputedStyle(document.documentElement).getPropertyValue(`--${font}`)}`;
   return measure.measureText(text).width;
 }
 
 export class HeatMap {
   /** `look(row, column)` is told where the pointer is, or (null, null). */
-  constructor({ label, look = () => {}, max = 26, square = true, digits = 3 }) {
+  constructor({ label, look = () => {}, max = 30, square = true, digits = 3 }) {
     this.look = look;
     this.max = max;
     this.square = square;

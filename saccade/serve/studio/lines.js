@@ -6,6 +6,8 @@ import { ink } from "./matrix.js";
 const MOST_LINES = 4000; // with more, only the strongest of each row
 const FAINT = 0.03; // of a row's strongest: not drawn
 
+const opacity = (share) => Math.min(1, 0.04 + 0.96 * share ** 1.3);
+
 export class Lines {
   /** `look(side, index)` is told which token the pointer is on: "row", "column" or null. */
   constructor({ label, look = () => {} }) {
@@ -116,7 +118,7 @@ export class Lines {
     for (const strand of this.shownStrands()) {
       const share = strand[2] / most;
       const [x0, y0, x1, y1, x2, y2, x3, y3] = this.curve(strand);
-      context.globalAlpha = Math.min(1, 0.06 + 0.9 * share);
+      context.globalAlpha = opacity(share);
       context.lineWidth = 0.6 + 2.2 * share;
       context.beginPath();
       context.moveTo(x0, y0);
@@ -141,7 +143,7 @@ export class Lines {
     for (const strand of this.shownStrands()) {
       const share = strand[2] / most;
       const [x0, y0, ...rest] = this.curve(strand);
-      group.append(svg("path", { d: `M${x0} ${y0}C${rest.join(" ")}`, "stroke-opacity": Math.min(1, 0.06 + 0.9 * share).toFixed(3), "stroke-width": (0.6 + 2.2 * share).toFixed(2) }));
+      group.append(svg("path", { d: `M${x0} ${y0}C${rest.join(" ")}`, "stroke-opacity": opacity(share).toFixed(3), "stroke-width": (0.6 + 2.2 * share).toFixed(2) }));
     }
     return group;
   }

@@ -1,6 +1,6 @@
 // Matrices as the server sends them, and their colours.
 
-/** Rows and columns of numbers: nested lists, or bytes in base64 with the value of 255. */
+/** Rows and columns of numbers: nested lists, or bytes in base64 with the values of 0 and 255. */
 export function readMatrix(json) {
   if (Array.isArray(json)) {
     const rows = json.length;
@@ -12,8 +12,9 @@ export function readMatrix(json) {
   const [rows, columns] = json.shape;
   const text = atob(json.u8);
   const values = new Float32Array(rows * columns);
-  const unit = json.max / 255;
-  for (let i = 0; i < values.length; i++) values[i] = text.charCodeAt(i) * unit;
+  const least = json.min ?? 0;
+  const unit = (json.max - least) / 255;
+  for (let i = 0; i < values.length; i++) values[i] = least + text.charCodeAt(i) * unit;
   return new Matrix(rows, columns, values);
 }
 

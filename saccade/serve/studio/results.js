@@ -2,9 +2,10 @@
 // a text that goes on, blanks that were filled.
 
 import { button, el, number, percent, shown, spelled } from "./dom.js";
-import { bars, popover, tokenText } from "./tokens.js";
+import { END, bars, popover, tokenText } from "./tokens.js";
 
 const FEW_LABELS = 12;
+const IMPOSSIBLE = -1e9; // the log-probability of what cannot be
 
 /** The nodes of a prediction. `side` gives what was asked and what a click does. */
 export function answerNodes(side, prediction) {
@@ -39,7 +40,7 @@ async function tagChoices(side, anchor, i, tag) {
     popover(anchor, "labels", el("p", { class: "hint" }, "asking …"));
     try {
       const view = await side.inspect("labels", {});
-      labels = (view.words?.[i]?.labels ?? view.labels?.[i]?.labels ?? view.labels?.[i]) || [];
+      labels = view.labels[i].labels;
     } catch (error) {
       popover(anchor, "labels", problem(error.message));
       return;
@@ -94,7 +95,8 @@ function searched(side, prediction) {
 /** Alternatives come as objects, or as pairs. */
 export function asToken(token) {
   const alternatives = (token.alternatives ?? []).map((one) => (Array.isArray(one) ? { text: one[0], log_p: one[1] } : one));
-  return { ...token, alternatives };
+  const logP = (one) => one.log_p ?? IMPOSSIBLE;
+  return { ...token, log_p: logP(token), alternatives: alternatives.map((one) => ({ ...one, log_p: logP(one) })) };
 }
 
 function runnersUp(side, prediction, line = (text) => shown(text)) {
@@ -118,8 +120,10 @@ export function completion(side) {
   const nodes = [side.prefix ? forcedNote(side) : null, text, facts, el("p", { class: "acts", "data-no-export": true }, stop, again)];
   let body = null;
   const redraw = () => {
-    const drawn = tokenText(tokens, { pick: (prefix) => side.force(prefix), look: (index) => side.look(index === null ? null : "target", index), load: (i) => alternativesOf(side, prompt, tokens, i), forced: side.prefix });
-    drawn.className = "run-on";
+    const shift = side.prefix ? 1 : 0; // the forced beginning stands as one token
+    const look = (index) => side.look(index === null ? null : "target", index === null ? null : index - shift);
+    const drawn = tokenText(tokens, { pick: (prefix) => side.force(prefix), look, load: (i) => alternativesOf(side, prompt, tokens, i), forced: side.prefix });
+    side.onLook((kind, index) => drawn.light(kind === "target" ? index + shift : null));
     const span = el("span", { class: "run-on" });
     span.append(...drawn.childNodes);
     body ? body.replaceWith(span) : text.append(span);
@@ -155,14 +159,13 @@ export function completion(side) {
 /** What else could have stood at a place of a completion: the model reads the text up to there. */
 async function alternativesOf(side, prompt, tokens, i) {
   const before = i > 0 ? tokens[i - 1].prefix : "";
-  const target = tokens[i].prefix;
-  const view = await side.inspect("tokens", { target: prompt + target }, [prompt + target]);
+  const view = await side.inspect("tokens", { complete: false }, [prompt + tokens[i].prefix]);
   const read = view.tokens.map(asToken);
-  const last = read.findLast((token) => token.prefix !== null) ?? read.at(-1);
+  const last = read.at(-2) ?? read.at(-1); // the very last is the end of the line
   const alternatives = last.alternatives.map((one) => {
-    const text = one.text.replace(/^[▁Ġ]/u, " ");
-    return { ...one, prefix: one.prefix === null ? null : before + text };
+    const whole = typeof one.prefix === "string" && one.prefix.startsWith(prompt) ? one.prefix.slice(prompt.length) : before + one.text.replace(/^[▁Ġ]/u, " ");
+    return { ...one, prefix: END.test(one.text) ? null : whole };
   });
-  return { ...tokens[i], alternatives };
+  return { ...tokens[i], text: last.text, alternatives };
 }
 

@@ -193,10 +193,9 @@ export class Side {
 
   async complete(signal) {
     const { run, state } = this;
-    const settings = requested(run, state.settings);
-    if (!settings.max_len) settings.max_len = COMPLETED;
+    const settings = { max_len: COMPLETED, ...requested(run, state.settings), kind: "sample" };
     const made = completion(this);
-    const stream = api.events("api/v1/stream", { run: run.name, input: this.asItem(), settings, prefix: state.prefix }, signal);
+    const stream = api.events("api/v1/stream", { run: run.name, input: (this.input[0] ?? "") + state.prefix, settings }, signal);
     this.answer.replaceChildren(...made.nodes);
     this.answer.classList.remove("waiting");
     try {
@@ -217,6 +216,12 @@ export class Side {
   /** What the server sees inside the run for this input. */
   inspect(kind, options, input = this.input, signal = undefined) {
     return api.inspect({ run: this.run.name, kind, input: this.asItem(input), options }, signal);
+  }
+
+  /** The answer that is shown, for views of it. */
+  target() {
+    const text = this.run.searches ? this.prediction?.text : "";
+    return text ? { target: text } : {};
   }
 
   force(prefix) {
@@ -262,7 +267,7 @@ export class Side {
     if (view.needsInput && !this.filled) return this.panel.replaceChildren(el("p", { class: "hint" }, `${view.about} It needs an input.`));
     if (view.needsInput && this.asking) return; // drawn when the answer is there
     this.panel.classList.add("waiting");
-    const body = el("div", { class: `view ${view.kind}` });
+    const body = el("div", { class: `view view-${view.kind}` });
     const context = {
       side: this, run, body, signal: showing.signal, options: state.options, data: null,
       width: () => this.panel.clientWidth,

@@ -6,14 +6,22 @@ import { Lines } from "./lines.js";
 import { ink, pixels, readMatrix } from "./matrix.js";
 
 const KEPT = 64; // maps that are remembered, so that going back is at once
-const KINDS = { self: "self", cross: "cross", recurrent: "attention" };
+const KINDS = { self: "to itself", cross: "to the source", recurrent: "to the source", pool: "of the output" };
 
 /** "Decoder 2" of decoder.body.layers.1.attention; the same number only once for each kind. */
 function nameOf(module, modules) {
   const where = module.path.startsWith("encoder") ? "Encoder" : module.path.startsWith("decoder") ? "Decoder" : "Layer";
   const alike = modules.filter((one) => one.type === module.type && one.path.split(".")[0] === module.path.split(".")[0]);
-  const kind = module.type === "cross" ? "Cross" : module.type === "recurrent" ? "Attention" : where;
+  const kind = { cross: "Cross", recurrent: "Attention", pool: "Pool" }[module.type] ?? where;
   return alike.length > 1 ? `${kind} ${alike.indexOf(module) + 1}` : kind;
+}
+
+/** The names of a module's rows or columns, of a source among several only its own. */
+function namesOf(data, module, end) {
+  const [which, start, size] = end === "rows" ? [module.rows, module.row_start ?? 0, module.shape?.[0]] : [module.columns, module.column_start ?? 0, module.shape?.[1]];
+  if (which === "output") return ["output"];
+  const names = data[which] ?? [];
+  return start === 0 && (size === undefined || size >= names.length) ? names : names.slice(start, start + size);
 }
 
 const first = (modules) => {
@@ -21,11 +29,9 @@ const first = (modules) => {
   return looking >= 0 ? looking : modules.length - 1;
 };
 
-const target = (side) => (side.run.task === "language" || !side.prediction?.text ? {} : { target: side.prediction.text });
-
 async function load({ side, inspect, options }) {
   const chosen = options.layer === undefined ? {} : { layer: options.layer, head: options.head ?? null };
-  return inspect({ ...target(side), ...chosen, ...(options.ablate ? { ablate: true } : {}) });
+  return inspect({ ...side.target(), ...chosen, ...(options.ablate ? { ablate: true } : {}) });
 }
 
 function draw(context, data) {
@@ -33,6 +39,7 @@ function draw(context, data) {
   const { modules } = data;
   const state = { layer: options.layer ?? null, head: options.head ?? null };
   const maps = new Map();
+  const names = modules.map((module) => ["rows", "columns"].map((end) => namesOf(data, module, end))); // one list each, so that labels are drawn once
   const key = (layer, head) => `${layer}/${head}`;
   const shownLayer = () => state.layer ?? data.layer ?? first(modules);
   maps.set(key(state.layer, state.head), readMatrix(data.map));
@@ -54,16 +61,18 @@ function draw(context, data) {
     if (from !== "heat") heat.light(row, column);
     if (from !== "lines") lines.light(row !== null ? "row" : column !== null ? "column" : null, row ?? column);
     const module = modules[shownLayer()];
-    if (from !== "answer" && module?.rows === "target") side.look(row === null ? null : "target", row);
+    if (from !== "answer" && module?.rows === "target") side.look(row === null ? null : "target", row === null ? null : row - given());
   }
+  // of a language model the rows before the answer's are the prompt's
+  const given = () => (side.run.task === "language" ? names[shownLayer()][0].length - 1 - (side.prediction?.tokens?.length ?? 0) : 0);
   side.onLook((kind, index) => {
-    if (modules[shownLayer()]?.rows === "target") look(kind === "target" ? index : null, null, "answer");
+    if (modules[shownLayer()]?.rows === "target") look(kind === "target" && index !== null ? index + given() : null, null, "answer");
   }, "view");
 
   async function fetchMap(layer, head) {
     const at = key(layer, head);
     if (maps.has(at)) return maps.get(at);
-    const found = await inspect({ ...target(side), layer, head, thumbs: false });
+    const found = await inspect({ ...side.target(), layer, head, thumbs: false });
     if (maps.size >= KEPT) maps.delete(maps.keys().next().value);
     const matrix = readMatrix(found.map);
     maps.set(at, matrix);
@@ -92,7 +101,7 @@ function draw(context, data) {
 
   function show(matrix) {
     const module = modules[shownLayer()];
-    const [rows, columns] = [data[module.rows], data[module.columns]];
+    const [rows, columns] = names[shownLayer()];
     const begun = performance.now();
     lines.draw(matrix, rows, columns);
     heat.draw(matrix, rows, columns, heatWidth());

@@ -5,11 +5,10 @@ import { choice, el, field, number, shown, svg } from "./dom.js";
 import { HeatMap } from "./heat.js";
 import { ink, readMatrix } from "./matrix.js";
 
-const target = (side) => (side.prediction?.text ? { target: side.prediction.text } : {});
 const BIG = 340;
 
 export const path = {
-  load: ({ side, inspect }) => inspect(target(side)),
+  load: ({ side, inspect }) => inspect(side.target()),
 
   draw({ body, side, options, remember }, data) {
     const maps = data.maps.map((map) => readMatrix(Array.isArray(map) || map.u8 ? map : map.weights));
@@ -96,7 +95,7 @@ function trace(context, canvas, maps, upTo) {
 }
 
 export const speech = {
-  load: ({ side, inspect }) => inspect(target(side)),
+  load: ({ side, inspect }) => inspect(side.target()),
 
   draw({ body, width }, data) {
     const matrix = readMatrix(data.weights);

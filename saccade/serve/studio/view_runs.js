@@ -39,7 +39,7 @@ export const curves = {
     if (run.rate?.length) charts.push(["Learning rate", [{ kind: "past", points: pairs(run.rate) }]]);
     const last = run.steps?.at(-1);
     body.append(
-      el("p", { class: "facts" }, run.training ?? side.run.training ? el("b", { class: "live" }, "in training · ") : "", `${last ?? 0} steps`, dev.length ? ` · dev: ${Object.entries(dev.at(-1).scores).map(([name, value]) => `${name} ${number(value)}`).join(", ")}` : ""),
+      el("p", { class: "facts" }, run.training ?? side.run.training ? el("b", { class: "now" }, "in training · ") : "", `${last ?? 0} steps`, dev.length ? ` · dev: ${Object.entries(dev.at(-1).scores).map(([name, value]) => `${name} ${number(value)}`).join(", ")}` : ""),
       el("div", { class: `charts n${columns}` }, charts.filter(([, lines]) => lines.some((line) => line.points.length)).map(([title, lines]) => el("div", {}, el("h3", {}, title), lineChart({ lines: lines.filter((line) => line.points.length), width: wide, label: `${title} by step`, x: "step" })))),
     );
     if (!run.steps?.length && !dev.length) body.append(el("p", { class: "hint" }, "This run has kept no record of its training."));

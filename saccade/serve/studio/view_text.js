@@ -13,7 +13,7 @@ export const surprisal = {
   async load({ side, inspect, settings }) {
     const own = side.prediction;
     if (side.run.task !== "language" && own?.tokens?.length) return { kind: "tokens", text: own.text, score: own.score, tokens: own.tokens };
-    return inspect(side.run.task === "language" ? {} : { ...settings(), prefix: side.prefix });
+    return inspect(side.run.task === "language" ? { complete: false } : side.run.searches ? { ...settings(), ...(side.prefix ? { prefix: side.prefix } : {}) } : {});
   },
 
   draw({ body, side }, data) {
@@ -44,22 +44,21 @@ const METHODS = [["gradient", "gradient × input"], ["integrated", "integrated g
 
 export const saliency = {
   load({ side, inspect, options }) {
-    const target = side.run.searches && side.run.task !== "language" && side.prediction?.text ? { target: side.prediction.text } : {};
+    const target = side.target();
     const position = options.position === undefined || options.position === null ? {} : { position: options.position };
     return inspect({ method: options.method ?? "gradient", ...target, ...position });
   },
 
   draw(context, data) {
     const { body, options, remember, again, side } = context;
-    const said = side.run.task === "language" ? [] : (side.prediction?.tokens ?? []);
-    const names = said.length ? said.map((token) => tokenName(token.text)) : (side.prediction?.tags ?? []).map((tag) => tag.word);
+    const names = Array.isArray(data.target) && data.target.length > 1 ? data.target.map(tokenName) : [];
     const most = Math.max(1e-12, ...data.scores.map(Math.abs));
     const controls = el("div", { class: "controls", "data-no-export": true },
       field("Method", choice(METHODS, options.method ?? "gradient", (method) => {
         remember({ method });
         again();
       }, "method")),
-      names.length ? field("Explains", choice([["", said.length ? "the whole answer" : "all labels"], ...names.map((name, i) => [i, `${i + 1} ${name}`])], options.position ?? "", (value) => {
+      names.length ? field("Explains", choice([["", "the whole answer"], ...names.map((name, i) => [i, `${i + 1} ${name}`])], options.position ?? "", (value) => {
         remember({ position: value === "" ? null : Number(value) });
         again();
       }, "what is explained")) : null);
@@ -71,14 +70,15 @@ export const saliency = {
     const ranked = data.tokens.map((token, i) => [tokenName(token), data.scores[i]]).sort((a, b) => Math.abs(b[1]) - Math.abs(a[1])).slice(0, 8);
     const rows = el("table", { class: "ranked" }, el("tbody", {}, ranked.map(([name, score]) => el("tr", {}, el("th", { scope: "row", dir: "auto" }, name), el("td", {}, el("span", { class: `signed ${score < 0 ? "against" : "for"}`, style: { "--weight": (Math.abs(score) / most).toFixed(3) } })), el("td", { class: "value" }, number(score, 3))))));
     const facts = [];
-    if (data.target) facts.push("explains ", el("b", { dir: "auto" }, shown(String(data.target))));
+    const explained = options.position === undefined || options.position === null ? data.text : data.target?.[options.position];
+    if (explained) facts.push("explains ", el("b", { dir: "auto" }, shown(tokenName(String(explained)))));
     if (data.completeness_error !== undefined && data.completeness_error !== null) facts.push(`${facts.length ? " · " : ""}completeness error ${number(data.completeness_error, 4)}`);
     body.append(controls, text, el("p", { class: "legend" }, el("span", { class: "for", style: { "--weight": "1" } }, "speaks for it"), " ", el("span", { class: "against", style: { "--weight": "1" } }, "speaks against it")), rows, el("p", { class: "facts" }, facts));
   },
 };
 
 export const flow = {
-  load: ({ side, inspect }) => inspect(side.run.searches && side.run.task !== "language" && side.prediction?.text ? { target: side.prediction.text } : {}),
+  load: ({ side, inspect }) => inspect(side.target()),
 
   draw({ body, width }, data) {
     const most = Math.max(1e-12, ...data.inputs);

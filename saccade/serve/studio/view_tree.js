@@ -63,7 +63,7 @@ function draw(context, data) {
     let right = 0;
     const visit = (node, x, depth, parent) => {
       const text = node.id < 0 ? "•" : END.test(node.token) ? "∎" : tokenName(node.token);
-      const wide = textWidth(text, FONT) + 10;
+      const wide = textWidth(text, FONT, "serif") + 10;
       const shownChildren = folded.has(node.id) ? [] : node.children.filter((child) => pruned || living(child) || opened.has(node.id));
       const hidden = node.children.length - shownChildren.length;
       shownChildren.sort((a, b) => winners.has(b.id) - winners.has(a.id) || b.score - a.score);
