@@ -109,13 +109,13 @@ def router(service: Service) -> APIRouter:
                 versions.append("\n".join("" if empty else next(said) for empty in blank))
             translated.append(versions[0] if versions else text)
             others.append(versions[1:])
-        one = isinstance(body.q, str)
-        answer: dict[str, Any] = {"translatedText": translated[0] if one else translated}
+        alone = isinstance(body.q, str)
+        answer: dict[str, Any] = {"translatedText": translated[0] if alone else translated}
         if body.alternatives:
-            answer["alternatives"] = others[0] if one else others
+            answer["alternatives"] = others[0] if alone else others
         if body.source == AUTO:
             guess = {"language": source, "confidence": confidence(served, texts)}
-            answer["detectedLanguage"] = guess if one else [guess] * len(texts)
+            answer["detectedLanguage"] = guess if alone else [guess] * len(texts)
         return answer
 
     @routes.post("/detect", openapi_extra=SCHEMAS["DetectBody"])

@@ -13,6 +13,10 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 from starlette.responses import StreamingResponse
 
 from saccade.data.detect import is_media
+from saccade.inspect.maps import AttentionMaps, attention_maps
+from saccade.inspect.opening import open_case
+from saccade.inspect.view import evaluating, view
+from saccade.runs.run import Run
 from saccade.serve.engine import Predict, Stream
 from saccade.serve.refusals import RequestError, problem_with
 from saccade.serve.served import Item, Served, finite
@@ -21,6 +25,9 @@ from saccade.tasks.generate import GeneratingTask
 from saccade.tasks.pieces import NO_WAY_ON
 from saccade.tasks.task import Prediction
 from saccade.tasks.task import Query as Asked
+
+WHOLE_RUN = ("positions", "embeddings")  # views that need no input
+SHOWN = ("layer", "head", "thumbs")  # of attention, what is chosen from maps that are made
 
 Setting = bool | int | FiniteFloat | str | list[str] | None
 Text = Annotated[str, Field(max_length=2_000_000)]
@@ -53,11 +60,31 @@ class ScoreBody(Body):
     pairs: Annotated[list[Annotated[list[Text], Field(min_length=1)]], Field(min_length=1)]
 
 
+class ViewOptions(BaseModel):
+    """Options of views; what else there is are settings of the search."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+    __pydantic_extra__: dict[str, Setting]
+
+    target: Text = ""
+    prefix: Text = ""
+    layer: int | None = None
+    head: int | None = None
+    ablate: bool = False
+    thumbs: bool = True
+    method: Annotated[str, Field(max_length=40)] = "gradient"
+    position: int | None = None
+    complete: bool = True
+    alternatives: Annotated[int, Field(ge=0, le=50)] = 5
+    word: Annotated[str, Field(max_length=200)] = ""
+    n: Annotated[int, Field(ge=1, le=1000)] = 10
+
+
 class InspectBody(Body):
     run: RunName | None = None
     kind: Annotated[str, Field(max_length=40)]
     input: Input = ""
-    options: Annotated[dict[str, Setting], Field(max_length=64)] = {}
+    options: ViewOptions = ViewOptions()
 
 
 def router(service: Service) -> APIRouter:
@@ -125,10 +152,15 @@ def router(service: Service) -> APIRouter:
     @routes.post("/inspect")
     async def inspect(body: InspectBody, http: HttpRequest) -> dict[str, Any]:
         served = service.run(body.run)
+        served.check_settings(body.options.model_extra or {})
         with served.opened(body.input, "input") as item:
-            return await service.call(
-                partial(view_of, service, served, item, body), http, tokens=64
-            )
+            if body.kind not in WHOLE_RUN:
+                _, size = served.query(item, "input")
+                if size > service.settings.max_view_tokens:
+                    most = service.settings.max_view_tokens
+                    message = f"{size:,} tokens: views are of {most:,} at most; shorten the input"
+                    raise RequestError(413, "too_large", message, "input")
+            return await service.call(partial(view_of, service, served, item, body), http, 64)
 
     @routes.get("/runs/{name}/curves")
     async def curves(name: RunName, http: HttpRequest) -> dict[str, Any]:
@@ -237,7 +269,9 @@ def stream_work(
     """A text, or several, to come piece by piece; RequestError for a run that does not write so."""
     if not isinstance(served.task, GeneratingTask):
         kind = served.run.config.task.kind
-        raise RequestError(422, "settings", f"a run of '{kind}' does not write piece by piece", "run")
+        raise RequestError(
+            422, "settings", f"a run of '{kind}' does not write piece by piece", "run"
+        )
     settings = {"kind": "beam", "width": 1} | settings if "kind" not in settings else settings
     request, seed = served.request(settings)
     work = Stream(
@@ -280,9 +314,27 @@ def prompt_of(served: Served, item: Item) -> str:
 
 def view_of(service: Service, served: Served, item: Item, body: InspectBody) -> dict[str, Any]:
     """A view of an input, by the worker."""
-    from saccade.inspect.view import view
+    options = body.options.model_dump(exclude_unset=True)
+    if body.kind != "attention":
+        return view(served.run, item, body.kind, **options)
+    shown = {name: options.pop(name) for name in SHOWN if name in options}
+    asked = json.dumps([served.name, body.input, options], sort_keys=True)
+    maps = service.kept(asked, lambda: maps_of(served.run, item, **options))
+    found: dict[str, Any] = maps.view(**shown)
+    return found
 
-    return view(served.run, item, body.kind, **body.options)
+
+def maps_of(
+    run: Run,
+    item: Item,
+    target: str = "",
+    prefix: str = "",
+    ablate: bool = False,
+    **settings: Any,
+) -> AttentionMaps:
+    """The attention of an input, from which every layer and head can be shown."""
+    with evaluating(run.network):
+        return attention_maps(open_case(run, item, target, settings, prefix), ablate)
 
 
 def event(value: Any) -> str:

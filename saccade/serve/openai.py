@@ -232,7 +232,11 @@ class Completion:
         assert isinstance(task, GeneratingTask)
         ids = [i for i, _ in piece.top]
         before, *texts = task.output.decode([choice.ids, *([*choice.ids, i] for i in ids)])
-        names = [text[len(before) :] if text.startswith(before) else text for text in texts]
+        special = task.output.specials.ids
+        names = [
+            task.output.tokens([i])[0] if i in special else text.removeprefix(before)
+            for i, text in zip(ids, texts, strict=True)
+        ]
         top = {name: finite(log_p) for name, (_, log_p) in zip(names, piece.top, strict=True)}
         offset = len(choice.shown) + len(choice.held)
         return {"token": piece.text, "log_p": finite(piece.log_p), "top": top, "offset": offset}

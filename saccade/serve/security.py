@@ -135,8 +135,8 @@ class Gate:
                     if len(body) > most:
                         raise too_large(most)
         except TimeoutError:
-            message = f"the request did not come within {self.settings.body_seconds:g} s"
-            raise RequestError(408, "slow", message) from None
+            late = f"the request did not come within {self.settings.body_seconds:g} s"
+            raise RequestError(408, "slow", late) from None
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         form = kind in ("application/x-www-form-urlencoded", "multipart/form-data")
         value = None if form else parsed(bytes(body))
@@ -165,9 +165,10 @@ METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
 
 def parsed(body: bytes) -> Any:
-    """The value of a body in JSON; RequestError for what is none, or holds what is no number or text.
+    """The value of a body in JSON; RequestError for what is none.
 
-    The parser is bounded in depth and in digits, and knows no half of a surrogate pair.
+    The parser is bounded in depth and in digits, and knows neither NaN nor half of a surrogate
+    pair.
     """
     if not body.strip():
         return None

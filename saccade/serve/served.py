@@ -93,11 +93,25 @@ class Served:
     def request(
         self, settings: Mapping[str, Any], nbest: int = 1, details: bool = False
     ) -> tuple[Request, int | None]:
-        """What is wanted of predictions, checked, and the seed; RequestError for what must not be."""
+        """What is wanted of predictions, checked, and the seed of what is drawn."""
+        self.check_settings(settings)
+        if nbest > self.settings.max_width:
+            message = f"nbest = {nbest}: at most {self.settings.max_width} are served"
+            raise RequestError(422, "settings", message, "nbest")
         wanted = dict(settings)
-        for key, value in wanted.items():
+        seed = wanted.get("seed")
+        if isinstance(self.task, GeneratingTask) and type(seed) is int and 0 <= seed < 2**63:
+            # Drawn by a seed of their own, requests with different seeds still share a batch.
+            return self._request(wanted | {"seed": 1}, nbest, details), seed
+        return self._request(wanted, nbest, details), None
+
+    def check_settings(self, settings: Mapping[str, Any]) -> None:
+        """RequestError for settings that are not the client's, or ask for too much."""
+        for key, value in settings.items():
             if key in OWN_SETTINGS:
-                raise RequestError(422, "settings", f"settings: {key} is the server's own", "settings")
+                raise RequestError(
+                    422, "settings", f"settings: {key} is the server's own", "settings"
+                )
             bound = getattr(self.settings, BOUNDED[key]) if key in BOUNDED else None
             if bound is not None and isinstance(value, int | float) and value > bound:
                 message = f"settings: {key} = {value}: at most {bound} are served"
@@ -105,14 +119,6 @@ class Served:
             if key == "banned" and isinstance(value, list | str) and len(value) > MAX_BANNED:
                 message = f"settings: banned: at most {MAX_BANNED} phrases are served"
                 raise RequestError(422, "settings", message, "settings")
-        if nbest > self.settings.max_width:
-            message = f"nbest = {nbest}: at most {self.settings.max_width} are served"
-            raise RequestError(422, "settings", message, "nbest")
-        seed = wanted.get("seed")
-        if isinstance(self.task, GeneratingTask) and type(seed) is int and 0 <= seed < 2**63:
-            # Drawn by a seed of their own, requests with different seeds still share a batch.
-            return self._request(wanted | {"seed": 1}, nbest, details), seed
-        return self._request(wanted, nbest, details), None
 
     def _request(self, settings: dict[str, Any], nbest: int, details: bool) -> Request:
         key = repr((sorted(settings.items(), key=lambda pair: pair[0]), nbest, details))
@@ -144,7 +150,7 @@ class Served:
         seed: int | None = None,
         stopped: Callable[[], bool] | None = None,
     ) -> tuple[Query, int]:
-        """An input, and its tokens; RequestError, which says `where`, for one that cannot be read."""
+        """An input, and its tokens; RequestError, with `where`, for one that cannot be read."""
         try:
             source = self.run.source_of(item)
             if not any(text.strip() for text in source):
@@ -204,7 +210,7 @@ class Served:
     @cached_property
     def media_columns(self) -> dict[int, str]:
         """The columns of an input that are media, and of which kind."""
-        found = {}
+        found: dict[int, str] = {}
         for i, field in enumerate(self.task.sources):
             if isinstance(field, MediaField):
                 (column,) = self.task.columns[i] or (0,)
@@ -274,7 +280,8 @@ class Served:
     def _tokens(self, found: Prediction) -> list[dict[str, Any]]:
         """The tokens of an answer; `prefix` is the text up to and with each."""
         assert isinstance(self.task, GeneratingTask)
-        output, before, said = self.task.output, [], []
+        output, said = self.task.output, []
+        before: list[int] = []
         for token in found.tokens:
             names = [token.text, *(text for text, _ in token.alternatives)]
             ids = [self._ids[name] for name in names]

@@ -72,7 +72,8 @@ class Service:
         gone = asyncio.create_task(disconnected(http))
         try:
             left = max(work.deadline - asyncio.get_running_loop().time(), 0.001)
-            await asyncio.wait({future, gone}, timeout=left, return_when="FIRST_COMPLETED")
+            both: set[asyncio.Future[Any]] = {future, gone}
+            await asyncio.wait(both, timeout=left, return_when="FIRST_COMPLETED")
             if future.done():
                 return future.result()
             work.abandoned = True

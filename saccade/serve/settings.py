@@ -23,6 +23,7 @@ class ServeSettings:
     max_len: int = 2048  # tokens of an answer
     max_inputs: int = 256  # of a request
     max_input_tokens: int = 4096
+    max_view_tokens: int = 1024  # of an input that is looked into
     seconds: float = 30.0  # from the request to its answer
     body_seconds: float = 10.0  # that a client may take to send its request
 
