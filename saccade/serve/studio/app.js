@@ -57,7 +57,7 @@ class App {
     const two = this.state.sides.length > 1;
     this.sides.forEach((side) => side.stop());
     this.sides = this.state.sides.map((state, i) => new Side(this, state, i));
-    this.main.classList.toggle("two", two);
+    document.body.classList.toggle("two", two);
     byId("compare").textContent = two ? "One side" : "Compare";
     byId("link").hidden = !two;
     byId("linked").checked = this.state.linked;
@@ -164,8 +164,8 @@ function setTheme(theme) {
   if (theme === "auto") delete document.documentElement.dataset.theme;
   else document.documentElement.dataset.theme = theme;
   const button = byId("theme");
-  button.textContent = { auto: "Auto", light: "Light", dark: "Dark" }[theme];
-  button.setAttribute("aria-label", `colours: ${theme}`);
+  button.textContent = { auto: "Light or dark", light: "Light", dark: "Dark" }[theme];
+  button.setAttribute("aria-label", `colours: ${theme === "auto" ? "as the system has them" : theme}`);
   button.dataset.now = theme;
   forgetColours();
   app?.sides.forEach((side) => side.redraw());

@@ -14,7 +14,11 @@ export function ticks(low, high, about = 4) {
   return found;
 }
 
-const tickText = (x, step) => (Math.abs(x) >= 1e4 ? `${number(x / 1000, 0)}k` : number(x, Math.max(0, Math.min(5, -Math.floor(Math.log10(step || 1) + 1e-9)))));
+function tickText(x, step) {
+  if (x === 0) return "0";
+  const text = Math.abs(x) >= 1e4 ? `${x / 1000}k` : x.toFixed(Math.max(0, Math.min(7, -Math.floor(Math.log10(step || 1) + 1e-9))));
+  return text.replace("-", "−");
+}
 
 const joined = (points) => points.map(([x, y], i) => `${i ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`).join("");
 
@@ -25,7 +29,7 @@ export function lineChart({ lines, bands = [], width, height = 210, label, x = "
   const all = [...lines.flatMap((line) => line.points), ...bands.flatMap((band) => band.points.flatMap(([at, low, high]) => [[at, low], [at, high]]))].filter(([, y]) => Number.isFinite(y));
   if (!all.length) return el("p", { class: "hint" }, "There is nothing to draw yet.");
   const named = lines.some((line) => line.name);
-  const margin = { ...MARGIN, right: named ? Math.min(MARGIN.right, width / 5) : 14 };
+  const margin = { ...MARGIN, right: named ? Math.min(MARGIN.right, width / 5) : 40 };
   const least = (k) => all.reduce((low, point) => Math.min(low, point[k]), Infinity);
   const most = (k) => all.reduce((high, point) => Math.max(high, point[k]), -Infinity);
   let [x0, x1, y0, y1] = [least(0), most(0), least(1), most(1)];
@@ -39,7 +43,7 @@ export function lineChart({ lines, bands = [], width, height = 210, label, x = "
   const root = svg("svg", { class: "chart", width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label });
   for (const at of yTicks) root.append(svg("path", { class: "rule", d: `M${margin.left} ${py(at)}h${w}` }), svg("text", { class: "tick", x: margin.left - 6, y: py(at), "text-anchor": "end", "dominant-baseline": "central" }, tickText(at, yTicks[1] - yTicks[0])));
   for (const at of xTicks) root.append(svg("text", { class: "tick", x: px(at), y: height - margin.bottom + 14, "text-anchor": "middle", "dominant-baseline": "central" }, tickText(at, xTicks[1] - xTicks[0])));
-  if (x) root.append(svg("text", { class: "tick", x: margin.left + w + 6, y: height - margin.bottom + 14, "text-anchor": "start", "dominant-baseline": "central" }, x));
+  if (x) root.append(svg("text", { class: "tick", x: width - 2, y: height - 6, "text-anchor": "end", "dominant-baseline": "central" }, x));
   for (const band of bands) {
     const there = band.points.map(([at, , high]) => [px(at), py(high)]);
     const back = band.points.map(([at, low]) => [px(at), py(low)]).reverse();

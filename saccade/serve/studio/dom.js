@@ -73,10 +73,34 @@ export function spelled(text) {
   return said;
 }
 
-/** A vocabulary's token for a label: its blank as ␣ where it has nothing else. */
-export function tokenName(text) {
-  const name = spelled(text.replace(/^[▁Ġ]/u, "").replace(/^ /, ""));
-  return name || "␣";
+/**
+ * A piece of a vocabulary, by the kind of its tokenizer: its text, and whether a blank is before and after it.
+ * A word is cut as in low est</w> (bpe), ▁low est (unigram), " low" "est" (bytes), low ##est or Ġlow est (imported).
+ */
+export function piece(text, kind = "") {
+  if (/^<\/?[\w|]+>$/.test(text) && kind) return { text, before: true, after: true }; // a special token
+  if (kind === "bpe") return text.endsWith("</w>") ? { text: text.slice(0, -4), before: false, after: true } : { text, before: false, after: false };
+  if (kind === "unigram") return text.startsWith("▁") ? { text: text.slice(1), before: true, after: false } : { text, before: false, after: false };
+  if (kind === "bytes") return text.startsWith(" ") ? { text: text.slice(1), before: true, after: false } : { text, before: false, after: false };
+  if (kind === "imported") return /^[▁Ġ]/u.test(text) ? { text: text.slice(1), before: true, after: false } : text.startsWith("##") ? { text: text.slice(2), before: false, after: false } : { text, before: false, after: false };
+  return { text, before: kind === "word", after: kind === "word" };
+}
+
+/** A token for a label: what cannot be seen stands as its name. */
+export function tokenName(text, kind = "") {
+  const name = spelled(piece(text, kind).text);
+  return name.trim() ? name : "␣";
+}
+
+/** Tokens as one text: for each [its name, whether a blank is before it]. */
+export function joined(tokens, kind) {
+  let open = false; // whether the last one leaves no blank
+  return tokens.map((token, i) => {
+    const { before, after } = piece(token, kind);
+    const blank = i > 0 && (before || !open);
+    open = !after;
+    return [tokenName(token, kind), blank];
+  });
 }
 
 /** Cut a label for a place that is narrow. */
@@ -142,6 +166,18 @@ export function segments(options, value, react, label) {
     group.append(el("label", {}, radio, el("span", {}, text)));
   }
   return group;
+}
+
+/** A part of a running text that can be pressed: unlike a button, it breaks over lines as words do. */
+export function pressable(tag, props, react, ...children) {
+  const press = (event) => {
+    if (event.key !== "Enter" && event.key !== " ") return;
+    event.preventDefault();
+    react(event);
+  };
+  const node = el(tag, { role: "button", tabindex: 0, ...props, on: { click: react, keydown: press } }, ...children);
+  for (const [name, more] of Object.entries(props.on ?? {})) node.addEventListener(name, more);
+  return node;
 }
 
 export const button = (text, react, props = {}) => el("button", { type: "button", ...props, on: { click: react, ...(props.on ?? {}) } }, text);

@@ -12,14 +12,24 @@ const HINTS = {
   forecast: "Paste a table: a row of names, then a row for each step …",
 };
 
+/** A table of numbers as the JSON that a forecast takes: names and dates are left out. */
+export function asWindow(text) {
+  if (/^\s*[[{]/.test(text)) return text;
+  const rows = text.trim().split(/\r?\n/).map((line) => line.split(/[,;\t]/).map((cell) => cell.trim()));
+  const isNumber = (cell) => cell === "" || Number.isFinite(Number(cell));
+  const body = rows.slice(rows[0].some((cell) => cell !== "" && !isNumber(cell)) && rows.length > 1 && rows[1].some((cell, i) => isNumber(cell) && !isNumber(rows[0][i] ?? "")) ? 1 : 0);
+  const kept = body[0].map((_, i) => i).filter((i) => body.every((row) => isNumber(row[i] ?? "")));
+  return JSON.stringify({ past: body.map((row) => kept.map((i) => (row[i] === "" || row[i] === undefined ? null : Number(row[i])))) });
+}
+
 /** The fields of a side; `change()` is called when `side.input` has changed. */
 export function inputFields(run, side, change) {
   const kinds = run.sources.length ? run.sources : ["text"];
-  const columns = Math.max(kinds.length, Number(run.columns?.length ?? run.columns) || 1);
-  const names = Array.isArray(run.columns) ? run.columns : [];
+  const columns = kinds.length;
+  const names = run.columns ?? [];
   const fields = Array.from({ length: columns }, (_, i) => {
-    const kind = kinds[Math.min(i, kinds.length - 1)];
-    const label = columns > 1 ? (names[i] ?? `${LABELS[kind] ?? kind} ${columns > kinds.length ? i + 1 : ""}`) : (LABELS[kind] ?? kind);
+    const kind = kinds[i];
+    const label = columns > 1 ? (/^\d+$/.test(names[i] ?? "1") ? `${LABELS[kind] ?? kind} ${i + 1}` : names[i]) : (LABELS[kind] ?? kind);
     if (kind === "picture" || kind === "sound") return mediaField(kind, label, side, i, change);
     return textField(run, label, side, i, change, kind === "numbers");
   });

@@ -79,7 +79,7 @@ function searched(side, prediction) {
   if (side.prefix) nodes.push(forcedNote(side));
   if (prediction.tokens?.length) {
     const tokens = prediction.tokens.map(asToken);
-    const text = tokenText(tokens, { pick: (prefix) => side.force(prefix), look: (index) => side.look(index === null ? null : "target", index), forced: side.prefix });
+    const text = tokenText(tokens, { pick: (prefix) => side.force(prefix), look: (index) => side.look(index === null ? null : "target", index), forced: side.prefix, kind: side.kind("target") });
     side.onLook((kind, index) => text.light(kind === "target" ? index : null));
     nodes.push(text);
   } else {
@@ -113,7 +113,7 @@ export function forcedNote(side) {
 export function completion(side) {
   const tokens = [];
   const prompt = side.input[0] ?? "";
-  const text = el("p", { class: "tokens continued", dir: "auto", "aria-live": "off" }, el("span", { class: "prompt" }, shown(prompt, true)));
+  const text = el("p", { class: "tokens continued", dir: "auto", "aria-live": "off" }, el("span", { class: "prompt" }, prompt.split("\n").flatMap((line, i) => [i ? "\n" : "", ...shown(line)])));
   const facts = el("p", { class: "facts" }, " ");
   const stop = button("Stop", () => side.stop(), { class: "quiet" });
   const again = button("Another", () => side.reseed(), { class: "quiet", disabled: true });
@@ -122,7 +122,7 @@ export function completion(side) {
   const redraw = () => {
     const shift = side.prefix ? 1 : 0; // the forced beginning stands as one token
     const look = (index) => side.look(index === null ? null : "target", index === null ? null : index - shift);
-    const drawn = tokenText(tokens, { pick: (prefix) => side.force(prefix), look, load: (i) => alternativesOf(side, prompt, tokens, i), forced: side.prefix });
+    const drawn = tokenText(tokens, { pick: (prefix) => side.force(prefix), look, load: (i) => alternativesOf(side, prompt, tokens, i), forced: side.prefix, kind: side.kind("target") });
     side.onLook((kind, index) => drawn.light(kind === "target" ? index + shift : null));
     const span = el("span", { class: "run-on" });
     span.append(...drawn.childNodes);
@@ -158,13 +158,12 @@ export function completion(side) {
 
 /** What else could have stood at a place of a completion: the model reads the text up to there. */
 async function alternativesOf(side, prompt, tokens, i) {
-  const before = i > 0 ? tokens[i - 1].prefix : "";
   const view = await side.inspect("tokens", { complete: false }, [prompt + tokens[i].prefix]);
   const read = view.tokens.map(asToken);
   const last = read.at(-2) ?? read.at(-1); // the very last is the end of the line
   const alternatives = last.alternatives.map((one) => {
-    const whole = typeof one.prefix === "string" && one.prefix.startsWith(prompt) ? one.prefix.slice(prompt.length) : before + one.text.replace(/^[▁Ġ]/u, " ");
-    return { ...one, prefix: END.test(one.text) ? null : whole };
+    const goesOn = typeof one.prefix === "string" && one.prefix.startsWith(prompt) && !END.test(one.text);
+    return { ...one, prefix: goesOn ? one.prefix.slice(prompt.length) : null };
   });
   return { ...tokens[i], text: last.text, alternatives };
 }

@@ -3,7 +3,7 @@
 import * as api from "./api.js";
 import { announce, button, choice, count, debounce, el } from "./dom.js";
 import { exportView } from "./export.js";
-import { inputFields } from "./input.js";
+import { asWindow, inputFields } from "./input.js";
 import { answerNodes, completion, problem } from "./results.js";
 import { isSampling, requested, settingsForm } from "./settings.js";
 import { closePopover } from "./tokens.js";
@@ -12,6 +12,8 @@ import { viewsOf } from "./views.js";
 const TYPING = 220; // milliseconds of rest after which is asked
 const WRITING = 550; // the same before a long text is begun
 const COMPLETED = 80; // tokens of a completion, unless set
+
+const TASKS = { translate: "translation", classify: "classification", tag: "tagging", language: "language model", pretrain: "pre-training", forecast: "forecast", regress: "regression", series: "series" };
 
 export class Side {
   constructor(app, state, index) {
@@ -55,11 +57,11 @@ export class Side {
     this.stop();
     if (!run) return this.unknown();
     const views = viewsOf(run);
-    if (!views.some((view) => view.kind === state.view)) state.view = "";
+    if (state.view !== "none" && !views.some((view) => view.kind === state.view)) state.view = "";
     this.picker = choice(this.app.runs.map((one) => [one.name, one.name]), run.name, (name) => this.choose(name), "run");
     const head = el("header", { class: "which" },
       this.picker,
-      el("span", { class: "facts" }, [run.title || run.task, `${count(run.parameters)} parameters`, run.vocabulary_size ? `${count(run.vocabulary_size)} tokens` : null, run.training ? "in training" : null].filter(Boolean).join(" · ")),
+      el("span", { class: "facts" }, [TASKS[run.task] ?? run.task, `${count(run.parameters)} parameters`, run.vocabulary_size ? `vocabulary of ${count(run.vocabulary_size)}` : null, run.training ? "in training" : null].filter(Boolean).join(" · ")),
       this.index ? button("Close", () => this.app.single(), { class: "quiet", "aria-label": "close this side" }) : null,
     );
     this.fields = inputFields(run, state, () => this.changed());
@@ -108,7 +110,7 @@ export class Side {
         type: "button", role: "tab", "aria-controls": this.panel.id, "data-view": view.kind, title: view.about,
         on: {
           click: () => {
-            this.state.view = this.state.view === view.kind ? "" : view.kind;
+            this.state.view = tab.getAttribute("aria-selected") === "true" ? "none" : view.kind;
             this.app.remember();
             this.show();
           },
@@ -209,6 +211,7 @@ export class Side {
   }
 
   asItem(input = this.input) {
+    if (this.run.task === "forecast") return asWindow(input[0] ?? "");
     const columns = this.fields.children.length;
     return columns > 1 ? Array.from({ length: columns }, (_, i) => input[i] ?? "") : (input[0] ?? "");
   }
@@ -216,6 +219,11 @@ export class Side {
   /** What the server sees inside the run for this input. */
   inspect(kind, options, input = this.input, signal = undefined) {
     return api.inspect({ run: this.run.name, kind, input: this.asItem(input), options }, signal);
+  }
+
+  /** How the tokens of a run's "source" or "target" are cut. */
+  kind(end) {
+    return this.run.tokenizers?.[end] ?? "";
   }
 
   /** The answer that is shown, for views of it. */
@@ -253,18 +261,19 @@ export class Side {
   /** Draw the chosen view, if there is one. */
   async show() {
     const { state, run } = this;
-    const view = run && viewsOf(run).find((one) => one.kind === state.view);
+    const views = run ? viewsOf(run) : [];
+    const view = state.view ? views.find((one) => one.kind === state.view) : views[0]; // "none" is a choice, too
     this.tabs?.querySelectorAll("[role=tab]").forEach((tab) => {
-      const on = tab.dataset.view === state.view;
+      const on = tab.dataset.view === view?.kind;
       tab.setAttribute("aria-selected", String(on));
-      tab.tabIndex = on || (!state.view && tab === this.tabs.firstChild) ? 0 : -1;
+      tab.tabIndex = on || (!view && tab === this.tabs.firstChild) ? 0 : -1;
     });
     this.showing?.abort();
     this.drawn = null;
     this.lookers.delete("view");
     if (!view) return this.panel.replaceChildren();
     const showing = (this.showing = new AbortController());
-    if (view.needsInput && !this.filled) return this.panel.replaceChildren(el("p", { class: "hint" }, `${view.about} It needs an input.`));
+    if (view.needsInput && !this.filled) return this.panel.replaceChildren(el("p", { class: "hint" }, view.about));
     if (view.needsInput && this.asking) return; // drawn when the answer is there
     this.panel.classList.add("waiting");
     const body = el("div", { class: `view view-${view.kind}` });

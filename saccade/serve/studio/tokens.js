@@ -1,51 +1,47 @@
 // Tokens as the interface: a text whose every token can be asked what else it might have been.
 
-import { announce, button, el, number, percent, shown, spelled, tokenName } from "./dom.js";
+import { announce, button, el, number, percent, piece, pressable, shown, spelled, tokenName } from "./dom.js";
 
 export const END = /^<\/s>$|^<eos>$|^\[SEP\]$|^<\|endoftext\|>$/;
 
 /** How much a token surprised, from 0 to 1: 0 at certainty, 1 at one in a thousand. */
 export const surprise = (logP) => Math.max(0, Math.min(1, -logP / Math.log(1000)));
 
-/** The text that a token adds, its blank with it. */
-export function textOf(tokens, i) {
-  const { prefix, text } = tokens[i];
-  if (typeof prefix === "string") {
+/** The text that a token, or an alternative to it, adds, its blank with it. */
+export function textOf(tokens, i, token = tokens[i], kind = "") {
+  if (typeof token.prefix === "string") {
     let before = "";
     for (let k = i - 1; k >= 0 && !before; k--) before = tokens[k].prefix ?? "";
-    if (prefix.startsWith(before)) return prefix.slice(before.length);
+    if (token.prefix.startsWith(before) && token.prefix !== before) return token.prefix.slice(before.length);
   }
-  return text.replace(/^[▁Ġ]/u, i === 0 ? "" : " ");
+  const { text, before } = piece(token.text, kind);
+  return (before && i > 0 ? " " : "") + text;
 }
 
-/** What has to be forced so that the answer goes on with this alternative at place i; null for the end. */
-export function forcedBy(tokens, i, alternative) {
-  if (alternative.prefix !== undefined) return alternative.prefix;
-  if (END.test(alternative.text)) return null;
-  return (tokens.slice(0, i).map((_, k) => textOf(tokens, k)).join("") + alternative.text.replace(/^[▁Ġ]/u, i === 0 ? "" : " ")).trimStart();
-}
+const isEnd = (token) => token.prefix === null || END.test(token.text);
+
+/** What has to be forced so that the answer goes on with this alternative; null for the end, or where it is not known. */
+const forcedBy = (alternative) => (isEnd(alternative) ? null : (alternative.prefix ?? null));
 
 /**
  * A text of tokens. `pick(prefix)` is called when an alternative is chosen; `look(index)` when the pointer is on one;
  * `load(index)` gives alternatives where a token has none yet.
  */
-export function tokenText(tokens, { pick = null, look = null, load = null, tint = true, forced = "" } = {}) {
+export function tokenText(tokens, { pick = null, look = null, load = null, tint = true, forced = "", kind = "" } = {}) {
   const node = el("p", { class: "tokens", dir: "auto" });
   const parts = [];
   let length = 0;
   tokens.forEach((token, i) => {
-    const ends = token.prefix === null || END.test(token.text);
-    const text = ends ? "" : textOf(tokens, i);
+    const ends = isEnd(token);
+    const text = ends ? "" : textOf(tokens, i, token, kind);
     length += text.length;
-    const [, blank, word] = /^(\s*)([\s\S]*)$/.exec(text);
-    if (blank) node.append(blank.includes("\n") ? el("br") : " ");
-    const part = el("button", {
-      type: "button",
+    const [, blank, word] = /^( *)([\s\S]*)$/.exec(text);
+    if (blank && word) node.append(blank);
+    const part = pressable("span", {
       class: `token${ends ? " end" : ""}${forced && length <= forced.length ? " forced" : ""}`,
       style: tint ? { "--surprise": surprise(token.log_p).toFixed(3) } : {},
-      "aria-label": `${ends ? "end" : tokenName(word || text)}, ${percent(Math.exp(token.log_p))}`,
+      "aria-label": `${ends ? "end" : tokenName(text)}, ${percent(Math.exp(token.log_p))}`,
       on: {
-        click: () => openAlternatives(part, tokens, i, { pick, load }),
         pointerenter: () => look?.(i),
         pointerleave: () => look?.(null),
         focus: () => look?.(i),
@@ -59,7 +55,7 @@ export function tokenText(tokens, { pick = null, look = null, load = null, tint 
           next.focus();
         },
       },
-    }, ends ? "∎" : word ? shown(word) : el("span", { class: "unseen" }, "␣"));
+    }, () => openAlternatives(part, tokens, i, { pick, load, kind }), ends ? "∎" : word ? written(word) : blank || el("span", { class: "unseen" }, "∅"));
     part.tabIndex = i === 0 ? 0 : -1;
     parts.push(part);
     node.append(part);
@@ -67,6 +63,9 @@ export function tokenText(tokens, { pick = null, look = null, load = null, tint 
   node.light = (index) => parts.forEach((part, i) => part.classList.toggle("lit", i === index));
   return node;
 }
+
+/** A token's text; a line that ends is marked, and ends. */
+const written = (text) => text.split(/(\n)/).flatMap((part) => (part === "\n" ? [el("span", { class: "newline" }, "↵"), el("br")] : shown(part)));
 
 let open = null;
 
@@ -131,7 +130,7 @@ export function bars(rows, { pick = null, format = percent, label = "" } = {}) {
   return list;
 }
 
-async function openAlternatives(anchor, tokens, i, { pick, load }) {
+async function openAlternatives(anchor, tokens, i, { pick, load, kind }) {
   if (open?.anchor === anchor) return closePopover();
   let token = tokens[i];
   if (!token.alternatives?.length && load) {
@@ -144,8 +143,8 @@ async function openAlternatives(anchor, tokens, i, { pick, load }) {
     }
   }
   const rows = (token.alternatives ?? []).map((one) => {
-    const forced = forcedBy(tokens, i, one);
-    return { text: END.test(one.text) ? "end of the answer" : one.text.replace(/^[▁Ġ]/u, "") || "␣", value: Math.exp(one.log_p), of: 1, chosen: one.text === token.text, fixed: forced === null, forced };
+    const forced = forcedBy(one);
+    return { text: isEnd(one) ? "end of the answer" : textOf(tokens, i, one, kind).trim() || tokenName(one.text, kind), value: Math.exp(one.log_p), of: 1, chosen: one.text === token.text, fixed: forced === null, forced };
   });
   const list = bars(rows, {
     label: "alternatives",
@@ -156,9 +155,10 @@ async function openAlternatives(anchor, tokens, i, { pick, load }) {
     }),
   });
   const hint = rows.length ? (pick ? "Pick one: the answer is decoded anew from here." : "The likeliest at this place.") : "Nothing is known about other tokens here.";
+  const name = isEnd(token) ? "end" : spelled(textOf(tokens, i, tokens[i], kind).trim()) || tokenName(token.text, kind);
   const box = popover(
-    anchor, `alternatives to ${tokenName(token.text)}`,
-    el("p", { class: "facts" }, el("b", {}, END.test(token.text) ? "end" : tokenName(token.text)), ` ${percent(Math.exp(token.log_p))} · log p ${number(token.log_p)} · ${number(-token.log_p / Math.LN2, 1)} bits`),
+    anchor, `alternatives to ${name}`,
+    el("p", { class: "facts" }, el("b", {}, name), ` ${percent(Math.exp(token.log_p))} · log p ${number(token.log_p)} · ${number(-token.log_p / Math.LN2, 1)} bits`),
     list,
     el("p", { class: "hint" }, hint),
     pick && i > 0 ? button("Keep what comes before, decode the rest", () => {

@@ -17,10 +17,10 @@ function nameOf(module, modules) {
 }
 
 /** The names of a module's rows or columns, of a source among several only its own. */
-function namesOf(data, module, end) {
+function namesOf(data, module, end, kind) {
   const [which, start, size] = end === "rows" ? [module.rows, module.row_start ?? 0, module.shape?.[0]] : [module.columns, module.column_start ?? 0, module.shape?.[1]];
   if (which === "output") return ["output"];
-  const names = data[which] ?? [];
+  const names = (data[which] ?? []).map((token) => tokenName(token, kind(which === "source" ? "source" : "target")));
   return start === 0 && (size === undefined || size >= names.length) ? names : names.slice(start, start + size);
 }
 
@@ -39,7 +39,7 @@ function draw(context, data) {
   const { modules } = data;
   const state = { layer: options.layer ?? null, head: options.head ?? null };
   const maps = new Map();
-  const names = modules.map((module) => ["rows", "columns"].map((end) => namesOf(data, module, end))); // one list each, so that labels are drawn once
+  const names = modules.map((module) => ["rows", "columns"].map((end) => namesOf(data, module, end, (which) => side.kind(which)))); // one list each, so that labels are drawn once
   const key = (layer, head) => `${layer}/${head}`;
   const shownLayer = () => state.layer ?? data.layer ?? first(modules);
   maps.set(key(state.layer, state.head), readMatrix(data.map));

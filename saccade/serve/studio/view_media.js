@@ -1,7 +1,7 @@
 // What is read is not text: the gaze over a picture, speech under its waveform, series with their intervals.
 
 import { lineChart } from "./chart.js";
-import { choice, el, field, number, shown, svg } from "./dom.js";
+import { choice, el, field, number, shown, svg, tokenName } from "./dom.js";
 import { HeatMap } from "./heat.js";
 import { ink, readMatrix } from "./matrix.js";
 
@@ -11,8 +11,10 @@ export const path = {
   load: ({ side, inspect }) => inspect(side.target()),
 
   draw({ body, side, options, remember }, data) {
-    const maps = data.maps.map((map) => readMatrix(Array.isArray(map) || map.u8 ? map : map.weights));
-    const picture = side.input.find((cell) => /^data:image\//.test(cell ?? ""));
+    const maps = data.weights.map(readMatrix);
+    const given = side.input.find((cell) => /^data:image\//.test(cell ?? ""));
+    const seen = data.picture?.url ?? ""; // the picture as the network reads it: cut and scaled
+    const picture = /^data:image\//.test(seen) ? seen : given;
     const image = new Image();
     const stage = el("canvas", { class: "gaze", role: "img", "aria-label": "the picture, lit where the chosen word looked" });
     const words = el("p", { class: "tokens", dir: "auto" });
@@ -97,23 +99,24 @@ function trace(context, canvas, maps, upTo) {
 export const speech = {
   load: ({ side, inspect }) => inspect(side.target()),
 
-  draw({ body, width }, data) {
+  draw({ body, width, side }, data) {
     const matrix = readMatrix(data.weights);
-    const length = data.duration ?? matrix.columns * data.seconds;
+    const length = data.length ?? matrix.columns * data.seconds;
     const heat = new HeatMap({ label: "when each token was heard: rows are tokens, columns are time", square: false, max: 40 });
     body.append(heat.node);
-    const names = data.tokens.slice(0, matrix.rows);
+    const names = data.tokens.slice(0, matrix.rows).map((token) => tokenName(token, side.kind("target")));
     const wide = Math.min(width(), 1100);
     heat.draw(matrix, names, [], wide);
     const [left, w] = [heat.left, heat.across * matrix.columns];
     const wave = svg("svg", { class: "wave", width: left + w, height: 72, viewBox: `0 0 ${left + w} 72`, role: "img", "aria-label": `the sound, ${number(length, 1)} seconds` });
-    const envelope = data.envelope ?? data.waveform ?? [];
-    const top = Math.max(1e-9, ...envelope.map(Math.abs));
-    const x = (i) => left + (i / Math.max(1, envelope.length - 1)) * w;
-    const up = envelope.map((value, i) => `${i ? "L" : "M"}${x(i).toFixed(1)} ${(36 - (34 * Math.abs(value)) / top).toFixed(1)}`);
-    const down = envelope.map((value, i) => `L${x(i).toFixed(1)} ${(36 + (34 * Math.abs(value)) / top).toFixed(1)}`).reverse();
-    if (envelope.length) wave.append(svg("path", { class: "sound", d: `${up.join("")}${down.join("")}Z` }));
-    heat.node.before(wave);
+    const parts = data.wave ?? []; // [least, most] of each part of the sound
+    const top = Math.max(1e-9, ...parts.flat().map(Math.abs));
+    const x = (i) => left + (i / Math.max(1, parts.length - 1)) * w;
+    const edge = (k) => parts.map((part, i) => `${x(i).toFixed(1)} ${(36 - (34 * part[k]) / top).toFixed(1)}`);
+    if (parts.length) {
+      wave.append(svg("path", { class: "sound", d: `M${[...edge(1), ...edge(0).reverse()].join("L")}Z` }));
+      heat.node.before(wave);
+    }
     const second = (s) => left + (s / length) * w;
     for (const [i, span] of (data.spoken ?? []).entries())
       heat.marks.append(svg("path", { class: "spoken", d: `M${second(span[0])} ${heat.top + (i + 0.5) * heat.down}H${second(span[1])}` }));
@@ -129,7 +132,7 @@ export const forecast = {
   load: ({ inspect }) => inspect({}),
 
   draw({ body, width, options, remember, again }, data) {
-    const all = data.series ?? (data.names ?? ["series"]).map((name, i) => ({ name, history: column(data.history, i), mean: column(data.mean, i), quantiles: quantilesOf(data, i) }));
+    const all = data.series;
     const chosen = options.series === undefined || options.series === null ? all.slice(0, 6) : all.filter((one) => one.name === options.series);
     if (all.length > 1) body.append(el("div", { class: "controls", "data-no-export": true }, field("Series", choice([["", all.length > 6 ? "the first six" : "all"], ...all.map((one) => one.name)], options.series ?? "", (value) => {
       remember({ series: value || null });
@@ -137,7 +140,7 @@ export const forecast = {
     }, "series"))));
     for (const series of chosen) {
       const levels = Object.keys(series.quantiles ?? {}).map(Number).sort((a, b) => a - b);
-      const at = (level) => series.quantiles[level] ?? series.quantiles[String(level)] ?? [];
+      const at = (level) => series.quantiles[String(level)] ?? [];
       const past = series.history.length;
       const shownPast = Math.max(4 * series.mean.length, 50);
       const from = Math.max(0, past - shownPast);
@@ -153,7 +156,4 @@ export const forecast = {
     }
   },
 };
-
-const column = (rows, i) => (rows ?? []).map((row) => (Array.isArray(row) ? row[i] : row));
-const quantilesOf = (data, i) => Object.fromEntries(Array.isArray(data.quantiles) ? (data.levels ?? []).map((level, k) => [level, column(data.quantiles[k], i)]) : Object.entries(data.quantiles ?? {}).map(([level, rows]) => [level, column(rows, i)]));
 

@@ -73,8 +73,8 @@ export const worst = {
     const media = (text) => /^data:(image|audio)\//.test(text);
     const cell = (text, className) => el("td", { class: className, dir: "auto" }, media(text) ? (text.startsWith("data:image/") ? el("img", { src: text, alt: "" }) : "a sound") : shown(text));
     body.append(el("div", { class: "scroll" }, el("table", { class: "worst" },
-      el("thead", {}, el("tr", {}, ["Input", "Right answer", "What the run says", data.metric ?? "Score", ""].map((name) => el("th", { scope: "col" }, name)))),
-      el("tbody", {}, rows.map((row) => el("tr", {}, cell(textOf(row.source), "given"), cell(textOf(row.target), ""), cell(textOf(row.text), "said"), el("td", { class: "value" }, number(row.score)), el("td", { "data-no-export": true }, button("Try", () => {
+      el("thead", {}, el("tr", {}, ["Input", "Right answer", "What the run says", "log p a token", ""].map((name, i) => el("th", { scope: "col", class: i === 3 ? "value" : "" }, name)))),
+      el("tbody", {}, rows.map((row) => el("tr", {}, cell(textOf(row.source), "given"), cell(textOf(row.target), ""), cell(textOf(row.said), "said"), el("td", { class: "value" }, number(row.per_token)), el("td", { "data-no-export": true }, button("Try", () => {
         side.state.input = Array.isArray(row.source) && side.fields.children.length > 1 ? row.source.map(String) : [Array.isArray(row.source) ? row.source.join(side.run.task === "tag" ? " " : "\t") : String(row.source)];
         side.state.prefix = "";
         side.app.remember();

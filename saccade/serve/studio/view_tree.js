@@ -7,7 +7,7 @@ import { END } from "./tokens.js";
 const ROW = 24;
 const GAP = 26; // between a token and its continuations
 const FONT = 15;
-const DROPPED = new Set(["outside the beam", "could not win", "enough had ended"]);
+const FINISHED = 5; // answers whose paths are unfolded at first
 const FATES = {
   kept: "kept in the beam",
   ended: "ended: a finished answer",
@@ -22,13 +22,17 @@ async function load({ side, inspect, settings }) {
 
 function draw(context, data) {
   const { body, options, remember } = context;
+  const kind = context.side.kind("target");
   const nodes = data.nodes.map((node, i) => ({ ...node, id: i, children: [] }));
   const root = { id: -1, token: "", children: [], fate: "kept", score: 0 };
   for (const node of nodes) (node.parent === null || node.parent === undefined ? root : nodes[node.parent]).children.push(node);
   const winners = new Set();
   for (let at = nodes[data.best]; at; at = nodes[at.parent]) winners.add(at.id);
-  // a node lives if an answer, or the open beam, is below it
-  const living = (node) => (node.live ??= !DROPPED.has(node.fate) || node.children.some(living));
+  // a node lives if an answer that has ended is below it
+  const living = (node) => (node.live ??= node.fate === "ended" || node.children.map(living).some(Boolean));
+  const leaves = nodes.filter((node) => node.fate === "ended").sort((a, b) => b.score - a.score).slice(0, FINISHED);
+  const main = new Set(winners); // at first, the paths of the best answers
+  for (const leaf of leaves) for (let at = leaf; at; at = nodes[at.parent]) main.add(at.id);
   const folded = new Set(options.folded ?? []);
   let pruned = options.pruned ?? nodes.length <= 60;
   const opened = new Set(options.opened ?? []); // nodes whose dropped children are shown though others are not
@@ -38,7 +42,7 @@ function draw(context, data) {
     pruned = event.target.checked;
     remember({ pruned });
     layOut();
-  } } }), "show what was dropped");
+  } } }), "show all that was looked at");
   const fates = nodes.reduce((sum, node) => ({ ...sum, [node.fate]: (sum[node.fate] ?? 0) + 1 }), {});
   const summary = Object.entries(fates).map(([fate, n]) => `${n} ${fate}`).join(" · ");
   body.append(
@@ -54,36 +58,36 @@ function draw(context, data) {
     el("div", { class: "scroll" }, board), said, el("p", { class: "facts" }, summary),
   );
 
-  const describe = (node) => `${END.test(node.token) ? "end" : tokenName(node.token)} · log p ${number(node.score)}${node.parent === null ? "" : ` · this step ${percent(Math.exp(Math.min(0, node.score - (nodes[node.parent]?.score ?? 0))))}`} · ${FATES[node.fate] ?? node.fate}${node.why ? `: ${node.why}` : ""}`;
+  const describe = (node) => `${END.test(node.token) ? "end" : tokenName(node.token, kind)} · log p ${number(node.score)}${node.parent === null ? "" : ` · this step ${percent(Math.exp(Math.min(0, node.score - (nodes[node.parent]?.score ?? 0))))}`} · ${FATES[node.fate] ?? node.fate}${node.why ? `: ${node.why}` : ""}`;
 
   function layOut(focus = null) {
     const placed = [];
     const edges = [];
     let row = 0;
     let right = 0;
-    const visit = (node, x, depth, parent) => {
-      const text = node.id < 0 ? "•" : END.test(node.token) ? "∎" : tokenName(node.token);
-      const wide = textWidth(text, FONT, "serif") + 10;
-      const shownChildren = folded.has(node.id) ? [] : node.children.filter((child) => pruned || living(child) || opened.has(node.id));
+    const visit = (node, x, depth) => {
+      const text = node.id < 0 ? "" : END.test(node.token) ? "∎" : tokenName(node.token, kind);
+      const own = node.id < 0 ? 0 : textWidth(text, FONT, "serif") + 10;
+      const shownChildren = folded.has(node.id) ? [] : node.children.filter((child) => pruned || main.has(child.id) || opened.has(node.id));
       const hidden = node.children.length - shownChildren.length;
       shownChildren.sort((a, b) => winners.has(b.id) - winners.has(a.id) || b.score - a.score);
+      const wide = own + (hidden && node.id >= 0 ? textWidth(`+${hidden}`, 11) + 16 : 0);
       const at = { node, text, x, depth, wide, hidden, y: 0, open: shownChildren.length > 0 };
       placed.push(at);
-      const chip = hidden && node.id >= 0 ? textWidth(`+${hidden}`, 11) + 12 : 0;
-      right = Math.max(right, x + wide + chip);
+      right = Math.max(right, x + wide);
       if (!shownChildren.length) at.y = row++ * ROW;
       else {
-        const kids = shownChildren.map((child) => visit(child, x + wide + GAP, depth + 1, at));
+        const kids = shownChildren.map((child) => visit(child, x + (node.id < 0 ? 12 : wide + GAP), depth + 1));
         at.y = kids[0].y; // the best child continues the line of text
         for (const kid of kids) edges.push([at, kid]);
       }
       return at;
     };
-    visit(root, 0, 0, null);
+    visit(root, 0, 0);
     const height = row * ROW + 4;
     const strokes = svg("svg", { width: right, height, viewBox: `0 0 ${right} ${height}`, "aria-hidden": "true" }, edges.map(([from, to]) => {
       const [x0, y0, x1, y1] = [from.x + from.wide, from.y + ROW / 2, to.x, to.y + ROW / 2];
-      const middle = x1 - GAP / 2;
+      const middle = x1 - (from.node.id < 0 ? 8 : GAP / 2);
       const d = y0 === y1 ? `M${x0} ${y0}H${x1}` : `M${x0} ${y0}H${middle - 6}Q${middle} ${y0} ${middle} ${y0 + 6}V${y1 - 6}Q${middle} ${y1} ${middle + 6} ${y1}H${x1}`;
       return svg("path", { d, class: winners.has(to.node.id) ? "won" : living(to.node) ? "live" : "dead" });
     }));

@@ -1,14 +1,14 @@
 // Words as vectors: neighbours, analogies, a map; and the vectors of positions.
 
 import * as api from "./api.js";
-import { button, debounce, el, field, number, shown, svg } from "./dom.js";
+import { button, cut, debounce, el, number, piece, svg, tokenName } from "./dom.js";
 import { HeatMap } from "./heat.js";
 import { readMatrix } from "./matrix.js";
 import { bars } from "./tokens.js";
 
 const MANY = 15; // neighbours
 
-const similar = (rows, pick) => bars(rows.map((row) => ({ text: row.text, value: row.similarity, of: 1 })), { format: (x) => number(x, 3), pick, label: "nearest words" });
+const similar = (rows, pick) => bars(rows.map((row) => ({ text: row.name ?? row.text, raw: row.text, value: row.similarity, of: 1 })), { format: (x) => number(x, 3), pick, label: "nearest words" });
 
 export const words = {
   async load({ side, options, signal }) {
@@ -46,7 +46,7 @@ export const words = {
       return input;
     };
     const take = (row) => {
-      remember({ word: row.text });
+      remember({ word: row.raw });
       reask.now();
     };
     body.append(el("div", { class: "pair" },
@@ -60,20 +60,22 @@ export const embeddings = {
   load: ({ inspect, options }) => inspect({ word: options.word ?? "", n: MANY }),
 
   draw(context, data) {
-    const { body, options, remember, again, width } = context;
+    const { body, options, remember, again, width, side } = context;
+    const kind = side.kind("source");
+    const name = (text) => tokenName(text, kind) + (kind === "bpe" && !piece(text, kind).after ? "·" : ""); // the word goes on
     const input = el("input", { type: "text", value: options.word ?? "", placeholder: "a token", "aria-label": "token", autocomplete: "off", spellcheck: "false", on: { change: () => {
       remember({ word: input.value.trim() || null });
       again();
     } } });
     const pick = (row) => {
-      remember({ word: row.text });
+      remember({ word: row.raw ?? row.text });
       again();
     };
     const list = el("section", {}, el("h3", {}, "Nearest tokens"), el("p", { class: "ask" }, input, button("Find", () => {
       remember({ word: input.value.trim() || null });
       again();
-    }, { class: "quiet" })), data.neighbours?.length ? similar(data.neighbours, pick) : el("p", { class: "hint" }, "Write a token, or take one from the map."));
-    body.append(el("div", { class: "pair map" }, list, data.points?.length ? starMap(data.points, data.neighbours ?? [], options.word, Math.min(width() > 760 ? width() - 340 : width(), 760), pick) : null));
+    }, { class: "quiet" })), data.neighbours?.length ? similar(data.neighbours.map((row) => ({ ...row, name: name(row.text) })), pick) : el("p", { class: "hint" }, "Write a token, or take one from the map."));
+    body.append(el("div", { class: "pair map" }, list, data.points?.length ? starMap(data.points.map((point) => ({ ...point, name: name(point.text) })), data.neighbours ?? [], options.word, Math.min(width() > 760 ? width() - 340 : width(), 760), pick) : null));
   },
 };
 
@@ -92,10 +94,10 @@ function starMap(points, near, word, wide, pick) {
     const lit = marked.has(point.text);
     const spot = svg("g", { class: lit ? "lit" : "", on: { click: () => pick(point) } }, svg("circle", { cx: x, cy: y, r: lit ? 3 : 1.6 }));
     const cells = [];
-    for (let k = 0; k < 1 + Math.ceil((point.text.length * 7) / 24); k++) cells.push(`${Math.round(x / 24) + k}/${Math.round(y / 13)}`);
+    for (let k = 0; k < 1 + Math.ceil((point.name.length * 7) / 24); k++) cells.push(`${Math.round(x / 24) + k}/${Math.round(y / 13)}`);
     if (lit || !cells.some((cell) => taken.has(cell))) {
       cells.forEach((cell) => taken.add(cell));
-      spot.append(svg("text", { x: x + 5, y, "dominant-baseline": "central" }, shown(point.text).map((node) => node.textContent).join("")));
+      spot.append(svg("text", { x: x + 5, y, "dominant-baseline": "central" }, cut(point.name)));
     }
     root.append(spot);
   }
