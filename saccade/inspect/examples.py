@@ -43,8 +43,8 @@ def worst(run: Run, n: int = 20) -> dict[str, Any]:
     }
 
 
-def dev_examples(run: Run) -> list[Example]:
-    """The first examples of a run's own dev set."""
+def dev_examples(run: Run, most: int | None = MAX_EXAMPLES) -> list[Example]:
+    """The first examples of a run's own dev set, or all."""
     try:
         found = reopen(run.config, run.folder)
     except (CheckpointError, OSError) as error:
@@ -53,7 +53,8 @@ def dev_examples(run: Run) -> list[Example]:
             "without data/ has none"
         ) from None
     check_ids(run.task, found.dev, run.folder)
-    rows = [found.dev_examples[i] for i in range(min(MAX_EXAMPLES, len(found.dev_examples)))]
+    count = len(found.dev_examples)
+    rows = [found.dev_examples[i] for i in range(count if most is None else min(most, count))]
     if run.task.fallible:
         run.task.remember(found.dev, rows)
     return [replace(row, others=()) for row in rows]

@@ -48,7 +48,7 @@ def captioned(run: Run, item: Item, target: str = "", layer: int | None = None) 
 
 def png_url(picture: Array) -> str:
     """A picture as a data: URL."""
-    image, data = pillow(), BytesIO()
+    image, data = pillow()[0], BytesIO()
     flat = picture[:, :, 0] if picture.shape[2] == 1 else picture
     image.fromarray(np.ascontiguousarray(flat)).save(data, "PNG")
     return f"data:image/png;base64,{b64encode(data.getvalue()).decode()}"

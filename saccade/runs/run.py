@@ -43,10 +43,7 @@ from saccade.runs import files
 from saccade.runs.folder import read_config
 from saccade.runs.guard import check_ids, fitting_network, own_decode, vetted_export, with_root
 from saccade.runs.machine import Device, choose_device, require_search_memory
-from saccade.setup.prepare import (
-    refuse_unseen,
-    reopen,
-)
+from saccade.setup.prepare import refuse_unseen, reopen
 from saccade.tasks.exact import Compared, compare
 from saccade.tasks.forecast import Continuation, Forecast, windows_in
 from saccade.tasks.generate import GeneratingTask, check_members
@@ -416,14 +413,12 @@ class Run:
         """The same, on its way: a generator that yields the share done and returns the metrics."""
         rows: Sequence[Example]
         if data and isinstance(self.task, Forecast):
-            corpus = self.task.corpus(self._windows(self.task, data))
+            corpus = self.task.corpus(self.windows(self.task, data))
             rows = self.task.examples(corpus)
         elif data and isinstance(self.task, WordVectors) and (tests := read_tests(data)):
             return (yield from self.task.tested(self.require_vectors()[1], tests))
         elif data:
-            rows = list(self._examples(data[0] if len(data) == 1 else data))
-            self._check_labels(rows)
-            rows = [self._located_row(row) for row in rows]
+            rows = self.rows(*data)
             corpus = self.task.encode(rows)
         else:
             found = reopen(self.config, self.folder)
@@ -446,7 +441,13 @@ class Run:
         network = self.engines.packed(int8=True) if decode.int8 else self.network
         return (yield from self.task.evaluating(network, corpus, rows, quick=False))
 
-    def _windows(self, task: Forecast, data: Sequence[Any]) -> Windows:
+    def rows(self, *data: Any) -> list[Example]:
+        """The examples of these files, or of memory, with the whole paths of media."""
+        rows = list(self._examples(data[0] if len(data) == 1 else data))
+        self._check_labels(rows)
+        return [self._located_row(row) for row in rows]
+
+    def windows(self, task: Forecast, data: Sequence[Any]) -> Windows:
         """All windows of a table; the first look back to the run's own rows, if they continue."""
         if len(data) != 1:
             raise ConfigError(f"a forecast is measured on one table of series, not {len(data)}")
@@ -477,7 +478,7 @@ class Run:
         """
         rows = self._examples(data[0] if len(data) == 1 else data)
         if isinstance(self.task, Forecast):
-            rows = iter(self.task.examples(self.task.corpus(self._windows(self.task, data))))
+            rows = iter(self.task.examples(self.task.corpus(self.windows(self.task, data))))
         for some in chunks(rows, LINES_AT_ONCE):
             self._check_labels(some)
             yield from self.task.score(self.network, [self._located_row(row) for row in some])

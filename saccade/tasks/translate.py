@@ -153,7 +153,7 @@ class Translate(GeneratingTask):
             found["chrf"] = metrics.chrf(texts, gold)
             if self.metric == "cider" or self.are_captions(gold):
                 found |= captions.scores(texts, gold)
-        gold = [self._as_written(targets) for targets in gold]
+        gold = [self.as_written(targets) for targets in gold]
         if self.settings.metric in ("rouge", "token_f1", "exact_match", "bracket_f1"):
             return found | {"exact_match": metrics.exact_match(texts, gold)}
         if self.metric in ("word_error", "char_error"):  # as speech recognition counts
@@ -170,7 +170,7 @@ class Translate(GeneratingTask):
         several = sum(len(references) > 1 for references in gold) > len(gold) / 2
         return several or any(isinstance(one, c.Picture) for one in self.settings.own.values())
 
-    def _as_written(self, targets: list[str]) -> list[str]:
+    def as_written(self, targets: list[str]) -> list[str]:
         """Targets as the tokenizer can write them at best: right is what cannot be better."""
         if self.settings.target.lowercase or self.settings.target.split_punctuation:
             return self.output.decode(self.output.encode(targets))
