@@ -30,6 +30,9 @@ def export(
 ) -> None:
     """Write the model for another engine. CTranslate2's, inside the run, `predict` finds."""
     from saccade.runs.exporting import export_run
+    from saccade.runs.members import FOLDER
     from saccade.runs.run import load
 
-    say(f"exported to {export_run(load(run, 'cpu'), to, out)}")
+    say(f"exported to {export_run(load(run, 'cpu', ensemble=False), to, out)}")
+    if (run / FOLDER).is_dir():
+        say(f"of an ensemble the first network was exported; the others are runs in {run / FOLDER}")

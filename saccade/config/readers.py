@@ -30,6 +30,8 @@ class Tokenizer(Strict):
     size: Positive = 8000  # the largest vocabulary, specials included
     min_count: Positive = 1  # rarer words or characters become <unk>
     lowercase: bool = False
+    # letters apart from their accents, syllables of Hangul apart into their letters (Unicode's NFD)
+    decompose: bool = False
     split_punctuation: bool = False  # "end." is two words; its blanks are not restored exactly
     separator: str = ""  # between words, as ";" in V;IND;PST; "" is any blanks
     mask: bool = False  # whether there is <mask>, in place of a token that is hidden
@@ -42,6 +44,8 @@ class Tokenizer(Strict):
             raise ValueError(f"separator stands between words; the kind is '{self.kind}'")
         if self.split_punctuation and self.kind in ("char", "bytes"):
             raise ValueError(f"split_punctuation is about words; '{self.kind}' has none")
+        if self.decompose and self.kind != "char":
+            raise ValueError(f"decompose is about single characters; the kind is '{self.kind}'")
         return self
 
 

@@ -188,7 +188,7 @@ def expand(size: str, kind: str, part: str = "") -> dict[str, Any]:
         choices = ", ".join((*SIZES, *PRESETS))
         raise ConfigError(f"no size '{size}'; choose one of {choices}")
     match kind:
-        case "recurrent" | "pyramid":
+        case "recurrent" | "pyramid" | "edit":
             return dict(RECURRENT[size])
         case "none":
             return {"dim": TRANSFORMER[size]["dim"]}

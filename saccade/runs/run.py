@@ -32,6 +32,7 @@ from saccade.engines.ctranslate2 import export
 from saccade.engines.local import Pending
 from saccade.errors import CheckpointError, ConfigError, DataError
 from saccade.models.build import allocate
+from saccade.models.ensembles import together
 from saccade.models.forecaster import AnyForecaster
 from saccade.models.networks import Generator, Network
 from saccade.models.vectors import WordVectors as VectorNetwork
@@ -40,6 +41,7 @@ from saccade.runs import files, measuring
 from saccade.runs.folder import read_config
 from saccade.runs.guard import fitting_network, own_decode, vetted_export, with_root
 from saccade.runs.machine import Device, choose_device, require_search_memory
+from saccade.runs.members import alone, member_weights
 from saccade.setup.prepare import refuse_unseen
 from saccade.tasks.exact import Compared
 from saccade.tasks.forecast import Continuation, Forecast
@@ -502,22 +504,34 @@ class Run:
         return source
 
 
-def load(folder: str | os.PathLike[str], device: Device = "auto") -> Run:
-    """The run in a directory, ready to predict on the device asked for, or on the best there is."""
+def load(folder: str | os.PathLike[str], device: Device = "auto", *, ensemble: bool = True) -> Run:
+    """The run in a directory, ready to predict on the device asked for, or on the best there is.
+
+    One with several seeds is an ensemble; without `ensemble` it is the first of them alone.
+    """
     folder = Path(folder)
     config = with_root(read_config(folder), "")
+    config = config if ensemble else alone(config)
     task = load_task(config, folder)
-    network = fitting_network(task, folder / "model.safetensors")
-    try:
-        allocate(network, torch.device("cpu"))
-    except (RuntimeError, MemoryError) as error:
-        raise CheckpointError(f"{folder}: {str(error).partition(chr(10))[0]}") from None
-    files.load_weights(folder / "model.safetensors", network)
-    merge(network)
+    weights = [folder / "model.safetensors", *member_weights(folder, config)]
+    networks = [_load_network(task, path) for path in weights]
+    network = networks[0] if len(networks) == 1 else together(networks)
     if device == "auto" and config.decode.int8:  # 8-bit weights are for a CPU
         device = "cpu"
     network.to(choose_device(device)).eval()
     return Run(folder, config, task, network)
+
+
+def _load_network(task: Task, weights: Path) -> Network:
+    """The network of a task with the weights in a file."""
+    network = fitting_network(task, weights)
+    try:
+        allocate(network, torch.device("cpu"))
+    except (RuntimeError, MemoryError) as error:
+        raise CheckpointError(f"{weights.parent}: {str(error).partition(chr(10))[0]}") from None
+    files.load_weights(weights, network)
+    merge(network)
+    return network
 
 
 def _is_empty(query: Query) -> bool:

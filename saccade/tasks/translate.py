@@ -79,9 +79,9 @@ class Translate(GeneratingTask):
             for target in row.references:
                 said.add(str(target))
         output = said.tokenizer if isinstance(said, Known) else Tokenizer.from_counts(said)
+        fields = tuple(fitted(some, Text, config.data) for some in counts[int(settings.joint) :])
         if settings.joint:
-            return cls(config, (Text(output),), TargetText(output))
-        fields = tuple(fitted(some, Text, config.data) for some in counts)
+            fields = (Text(output), *fields)
         return cls(config, fields, TargetText(output))
 
     @classmethod
@@ -179,7 +179,8 @@ class Translate(GeneratingTask):
 
     def as_written(self, targets: list[str]) -> list[str]:
         """Targets as the tokenizer can write them at best: right is what cannot be better."""
-        if self.settings.target.lowercase or self.settings.target.split_punctuation:
+        target = self.settings.target
+        if target.lowercase or target.split_punctuation or target.decompose:
             return self.output.decode(self.output.encode(targets))
         return targets if self.output.lossless else [" ".join(t.split()) for t in targets]
 
