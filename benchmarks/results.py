@@ -3,8 +3,9 @@
     python benchmarks/results.py run recipes/NAME.toml [--seeds N] [--test FILE ...]
     python benchmarks/results.py table
 
-`run` trains a recipe into runs/results/NAME, measures it on its dev set (and on other files, if they are named), and writes
-results/NAME.json: figures, command, seconds, versions and the machine. `table` prints a row of Markdown for each of these files.
+`run` trains a recipe into runs/results/NAME, measures it on its dev set (and on other files, if
+they are named), and writes results/NAME.json: figures, command, seconds, versions and the machine.
+`table` prints a row of Markdown for each of these files.
 """
 
 import argparse

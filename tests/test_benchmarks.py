@@ -208,3 +208,17 @@ def test_a_recipe_leaves_a_result_and_results_make_a_table(tmp_path: Path) -> No
     head, _, row = table(tmp_path / "results").splitlines()
     assert head.startswith("| recipe | minutes |")
     assert f"sequence_error {found['test']['sequence_error']:.2f} together" in row
+
+
+def test_n_grams_are_probabilities_and_the_longer_fit_better() -> None:
+    from ngram import KneserNey
+
+    rows = [(5, 6, 7, 8, 3), (5, 6, 8, 3), (6, 7, 8, 3)] * 3
+    fits = []
+    for order in (1, 2, 3):
+        model = KneserNey(rows, order, 10, 2)
+        for history in ((2, 2), (2, 5), (5, 6), (9, 9)):
+            total = sum(model.probability(history[3 - order :], word) for word in range(10))
+            assert total == pytest.approx(1.0)
+        fits.append(model.nll(rows))
+    assert fits == sorted(fits, reverse=True)

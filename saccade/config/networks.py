@@ -68,6 +68,24 @@ class RecurrentDecoder(Recurrent):
         return self
 
 
+class RotaryScaling(Strict):
+    """Rotary positions for longer texts than a network was first trained on."""
+
+    kind: Literal["linear", "llama3"] = "llama3"
+    factor: Annotated[float, Field(ge=1.0)] = 8.0  # slower by so much: all pairs, or slow ones
+    # llama3: pairs that turn less than `low` times in `context` tokens are slowed down, those that
+    # turn more than `high` times are not, those between in part
+    low: PositiveFloat = 1.0
+    high: PositiveFloat = 4.0
+    context: Positive = 8192
+
+    @model_validator(mode="after")
+    def ordered(self) -> Self:
+        if self.low >= self.high:
+            raise ValueError(f"low ({self.low}) must be less than high ({self.high})")
+        return self
+
+
 class Transformer(Strict):
     """What a Transformer encoder and a Transformer decoder have in common."""
 
@@ -97,6 +115,7 @@ class Transformer(Strict):
     norm_embedding: bool = False  # a norm before the first block, as in BERT and BART
     position_offset: Annotated[int, Field(ge=0, le=64)] = 0  # unused rows of learned positions
     rotary_theta: PositiveFloat = 10000.0
+    rotary_scaling: RotaryScaling | None = None
     relative_buckets: Annotated[int, Field(ge=4, le=4096)] = 32
     relative_distance: Positive = 128  # all farther ones share the last bucket
 

@@ -456,6 +456,18 @@ def build_attention(config: c.RecurrentDecoder, memory_dim: int) -> attention.At
     return attention.Attention(scores[config.attention](config.dim, memory_dim))
 
 
+def rotary_turns(config: c.Transformer) -> positions.Turns:
+    """How fast rotary positions turn."""
+    match config.rotary_scaling:
+        case None:
+            return positions.Turns(config.rotary_theta)
+        case c.RotaryScaling(kind="linear") as scaling:
+            return positions.Turns(config.rotary_theta, scaling.factor)
+        case scaling:
+            limits = scaling.low, scaling.high, scaling.context
+            return positions.Turns(config.rotary_theta, scaling.factor, *limits)
+
+
 def build_blocks(config: c.Transformer, memory_dim: int | None) -> list[Block]:
     return [
         Block(
@@ -469,7 +481,7 @@ def build_blocks(config: c.Transformer, memory_dim: int | None) -> list[Block]:
             norm=config.norm,
             activation=config.activation,
             rotary=config.positions == "rotary",
-            theta=config.rotary_theta,
+            turns=rotary_turns(config),
             num_kv_heads=config.num_kv_heads,
             head_dim=config.head_dim,
             bias=config.bias,

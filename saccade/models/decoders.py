@@ -98,9 +98,8 @@ class Decoder(nn.Module, ABC):
             return output.loss(output(targets.real(hidden)), targets.real(targets.values)), state
         if self.pointer is not None:
             state = self._pointing(self.pointer, state)
-            logits = output(targets.real(hidden).to(output.weight.dtype))
             source = state.pointed.tree
-            return self.pointer.loss(hidden, logits, source, targets, smoothing), state
+            return self.pointer.loss(hidden, output, source, targets, smoothing), state
         return projected_loss(hidden, output.weight, output.bias, targets, smoothing), state
 
 

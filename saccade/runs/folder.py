@@ -179,6 +179,25 @@ def locked(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
+def is_locked(folder: Path) -> bool:
+    """Whether another process is at work on a run."""
+    if sys.platform == "win32":
+        return False
+    import fcntl
+
+    try:
+        descriptor = os.open(folder / ".lock", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
 # --- what may change ------------------------------------------------------------------------------
 
 

@@ -1,29 +1,28 @@
-"""Commands that bring models in and out, and say how large they are: import, export, outline."""
+"""Commands that bring models in and out: import, export."""
 
-import json
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+from saccade.cli.options import RunFolder, say
 
 
 def import_(
     path: Annotated[Path, typer.Argument(help="A folder in the Hugging Face layout.")],
     out: Annotated[Path, typer.Option(help="The run's directory.")],
+    columns: Annotated[
+        int, typer.Option(help="Texts that a classifier reads: 2 for pairs.", min=1, max=8)
+    ] = 1,
 ) -> None:
     """Make a run of a published model. BERT, RoBERTa, GPT-2, Llama, T5, BART, Marian and more."""
     from saccade.runs.importing import import_run
 
-    import_run(path, out, say)
+    import_run(path, out, say, columns)
 
 
 def export(
-    run: Annotated[Path, typer.Argument(help="A run's directory.", metavar="RUN")],
+    run: RunFolder,
     to: Annotated[
         str, typer.Option(help="The format: ctranslate2, huggingface, onnx or word2vec.")
     ],
@@ -34,22 +33,6 @@ def export(
     from saccade.runs.members import FOLDER
     from saccade.runs.run import load
 
-    model = load(run, "cpu", ensemble=False)
-    say(f"exported to {export_run(model, to, out)}")
+    say(f"exported to {export_run(load(run, 'cpu', ensemble=False), to, out)}")
     if (run / FOLDER).is_dir():
         say(f"of an ensemble the first network was exported; the others are runs in {run / FOLDER}")
-
-
-def outline(
-    model: Annotated[str, typer.Argument(help="A published size, as gpt2, or a run's directory.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
-    """Say how many parameters a network has, part by part. It takes no memory for them."""
-    from saccade.runs.outline import outline_of
-
-    found = outline_of(model)
-    if as_json:
-        print(json.dumps(found))
-        return
-    for part, count in found.items():
-        print(f"{part:<24}{count:>18,}")
