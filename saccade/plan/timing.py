@@ -22,8 +22,8 @@ from saccade.plan.subject import Subject, sampled, shape_of
 
 TRIED_SECONDS = 20.0  # for steps, at most
 TRIED_BATCHES = 8
+REPEATS = 2  # of each: the mean counts, as the machine may have other work
 BUSY = 1.12  # a core is slower while the others work, too
-EVALUATION_SHARE = 0.1  # of the time of training, that evaluations may take at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +102,11 @@ def _seconds(network: Network, batches: Sequence[Batch], processes: int) -> list
             part = batch
             if processes > 1:
                 part = batch.rows(torch.arange(-(-batch.count // processes)))
-            times = []
-            for _ in range(2):
-                began = perf_counter()
+            began = perf_counter()
+            for _ in range(REPEATS):
                 _step(network, part)
-                times.append(perf_counter() - began)
-            found.append(min(times) * (BUSY if processes > 1 else 1.0))
+            each = (perf_counter() - began) / REPEATS
+            found.append(each * (BUSY if processes > 1 else 1.0))
             if perf_counter() > end:
                 break
     return found[1:] or found
