@@ -11,11 +11,14 @@ from saccade.cli.options import RunFolder, say
 def import_(
     path: Annotated[Path, typer.Argument(help="A folder in the Hugging Face layout.")],
     out: Annotated[Path, typer.Option(help="The run's directory.")],
+    columns: Annotated[
+        int, typer.Option(help="Texts that a classifier reads: 2 for pairs.", min=1, max=8)
+    ] = 1,
 ) -> None:
     """Make a run of a published model. BERT, RoBERTa, GPT-2, Llama, T5, BART, Marian and more."""
     from saccade.runs.importing import import_run
 
-    import_run(path, out, say)
+    import_run(path, out, say, columns)
 
 
 def export(
@@ -27,6 +30,9 @@ def export(
 ) -> None:
     """Write the model for another engine. CTranslate2's, inside the run, `predict` finds."""
     from saccade.runs.exporting import export_run
+    from saccade.runs.members import FOLDER
     from saccade.runs.run import load
 
-    say(f"exported to {export_run(load(run, 'cpu'), to, out)}")
+    say(f"exported to {export_run(load(run, 'cpu', ensemble=False), to, out)}")
+    if (run / FOLDER).is_dir():
+        say(f"of an ensemble the first network was exported; the others are runs in {run / FOLDER}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from saccade.errors import ConfigError
 
 if TYPE_CHECKING:
-    from saccade.models.pretrained import Published
+    from saccade.models.pretrained_parts import Published
 
 TRANSFORMER = {
     "tiny": {"dim": 128, "num_layers": 4, "num_heads": 4, "ff_dim": 256, "dropout": 0.1},
@@ -162,7 +162,8 @@ PRESETS = (*OWN, *PUBLISHED)
 
 def preset(name: str) -> "Published":
     """A published model in our words."""
-    from saccade.models.pretrained import Published, published  # which imports torch
+    from saccade.models.pretrained import published  # which imports torch
+    from saccade.models.pretrained_parts import Published
 
     if name in OWN:
         kind, tables, rows = OWN[name]
@@ -187,7 +188,7 @@ def expand(size: str, kind: str, part: str = "") -> dict[str, Any]:
         choices = ", ".join((*SIZES, *PRESETS))
         raise ConfigError(f"no size '{size}'; choose one of {choices}")
     match kind:
-        case "recurrent" | "pyramid":
+        case "recurrent" | "pyramid" | "edit":
             return dict(RECURRENT[size])
         case "none":
             return {"dim": TRANSFORMER[size]["dim"]}

@@ -112,6 +112,9 @@ def caches_of(config: c.Config, source: int, precision: str = "fp32") -> Caches 
             own = decoder.num_layers * decoder.dim * (2 if decoder.cell == "lstm" else 1)
             attends = decoder.attention != "off" and has_source
             shared = source * (memory_dim + decoder.dim) if attends else memory_dim
+        case c.EditDecoder():
+            own = 3 * decoder.dim + source + 1  # the cell, what was said last, where it may stand
+            shared = (source + 1) * decoder.dim
         case _:
             assert_never(decoder)
     rows = hypotheses_of(Request(decode))
