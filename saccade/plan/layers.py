@@ -10,7 +10,7 @@ from typing import assert_never
 from torch import nn
 
 from saccade.models import networks
-from saccade.models.decoders import Decoder, RecurrentDecoder, TransformerDecoder
+from saccade.models.decoders import Decoder, EditDecoder, RecurrentDecoder, TransformerDecoder
 from saccade.models.encoders import AnyEncoder, EarlyFusion, Encoder, LateFusion
 from saccade.models.forecaster import Forecaster, StepForecaster
 from saccade.models.heads import PerToken, PerWord, Pooled
@@ -253,6 +253,14 @@ def _decoder(decoder: Decoder, shape: Shape, memory: Memory | None) -> Iterator[
         yield None, Layer("decoder.drop", 0, dropped(decoder.drop, 2 * n * D))
         for path, module, cost in recurrents.decoder(decoder, B, T, memory):
             yield module, Layer(f"decoder.{path}", 0, cost)
+    elif isinstance(decoder, EditDecoder):
+        assert memory is not None
+        yield None, Layer("decoder.drop", 0, dropped(decoder.drop, 2 * n * D))
+        for path, module, cost in recurrents.layers(decoder.layers, B, T):
+            yield module, Layer(f"decoder.layers.{path}", 0, cost)
+        cost = recurrents.edits(decoder.attention, B, T, memory[0])
+        yield decoder.attention, Layer("decoder.attention", 0, cost, output=True)
+        return
     else:
         assert isinstance(decoder, TransformerDecoder)
         size = None if memory is None else memory[0]

@@ -98,10 +98,11 @@ def _seconds(network: Network, batches: Sequence[Batch], processes: int) -> list
     found: list[float] = []
     end = perf_counter() + TRIED_SECONDS / 2
     with _threads(torch.get_num_threads() if processes == 1 else 1):
-        for batch in [batches[0], *batches]:  # the first of all is slower
+        for batch in batches:
             part = batch
             if processes > 1:
                 part = batch.rows(torch.arange(-(-batch.count // processes)))
+            _step(network, part)  # the first of a shape is slower: kernels are made for it
             began = perf_counter()
             for _ in range(REPEATS):
                 _step(network, part)
@@ -109,7 +110,7 @@ def _seconds(network: Network, batches: Sequence[Batch], processes: int) -> list
             found.append(each * (BUSY if processes > 1 else 1.0))
             if perf_counter() > end:
                 break
-    return found[1:] or found
+    return found
 
 
 def _step(network: Network, batch: Batch) -> None:
