@@ -40,7 +40,7 @@ def look(
             f"{words[-1]!r} is one word too many: a run and one input are enough; put quotes "
             "around an input with blanks, and --curves for several runs"
         )
-    run = load(words[0])
+    run = load(words[0], ensemble=False)
     item = words[1] if len(words) > 1 else ""
     if "worst" in whole:
         return [worst(run, whole["worst"])]
