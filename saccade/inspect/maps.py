@@ -107,14 +107,14 @@ def attention_maps(case: Case, ablate: bool = False) -> AttentionMaps:
         raise ConfigError("this network has no attention: there is nothing to draw")
     cells = sum(call.numel() for calls in found.values() for call in calls)
     dtype = torch.float32 if cells <= MAX_FLOAT_CELLS else torch.float16
-    modules = []
-    for path, calls in found.items():
-        weights = over_time(calls)[0].to("cpu", dtype)  # (T, S) or (H, T, S)
+    modules: list[Module] = []
+    summary: list[dict[str, Any]] = []
+    while found:
+        path = next(iter(found))
+        weights = over_time(found.pop(path))[0].float().cpu()  # (T, S) or (H, T, S)
         weights = weights if weights.dim() == 3 else weights[None]
-        modules.append(placed(case, path, weights))
-    source = source_names(case, modules)
-    summary = []
-    for number_, module in enumerate(modules):
+        module = placed(case, path, weights.to(dtype))
+        modules.append(module)
         summary.append(
             {
                 "path": module.path,
@@ -125,12 +125,13 @@ def attention_maps(case: Case, ablate: bool = False) -> AttentionMaps:
                 "column_start": module.column_start,
                 "shape": list(module.maps.shape[1:]),
                 "heads": len(module.maps),
-                "entropy": numbers(entropy(module.maps)),
-                "thumbs": [bytes_of(thumb) for thumb in thumbs(module.maps)],
+                "entropy": numbers(entropy(weights)),
+                "thumbs": [bytes_of(thumb) for thumb in thumbs(weights)],
             }
         )
         if ablate:
-            summary[number_]["importance"] = importance(case, module)
+            summary[-1]["importance"] = importance(case, module)
+    source = source_names(case, modules)
     target = case.said if any(m.rows in ("target", "output") for m in modules) else []
     return AttentionMaps(source, target, case.read, case.text, modules, summary)
 
@@ -174,15 +175,15 @@ def source_names(case: Case, modules: list[Module]) -> list[str]:
 
 def entropy(maps: Float[Tensor, "H T S"]) -> Float[Tensor, "H"]:
     """How spread out a head's attention is, the mean over its rows, in nats: 0 is on one column."""
-    weights = maps.float()
-    return -torch.xlogy(weights, weights).sum(-1).mean(-1)
+    logs = maps.clamp(min=1e-30).log_()
+    return -torch.einsum("hts,hts->h", maps, logs) / maps.size(1)
 
 
 def thumbs(maps: Float[Tensor, "H T S"]) -> Float[Tensor, "H t s"]:
     """The maps made small, by means."""
     T, S = maps.shape[1:]
     size = min(T, THUMB), min(S, THUMB)
-    return F.adaptive_avg_pool2d(maps.float()[None], size)[0]
+    return F.adaptive_avg_pool2d(maps[None], size)[0]
 
 
 # --- ablation -------------------------------------------------------------------------------------
