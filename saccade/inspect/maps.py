@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -17,6 +16,7 @@ from saccade.inspect.packing import bytes_of, matrix, number, numbers
 from saccade.models.decoders import Decoder
 from saccade.models.heads import Pooled
 from saccade.nn.attention import Attention, CrossAttention, SelfAttention
+from saccade.nn.edits import Edits
 from saccade.nn.watch import over_time, watch
 
 Type = Literal["self", "cross", "recurrent", "pool"]
@@ -145,7 +145,7 @@ def placed(case: Case, path: str, maps: Float[Tensor, "H T S"]) -> Module:
     match module:
         case CrossAttention():
             return Module(path, "cross", "target", "source", 0, 0, maps)
-        case Attention():
+        case Attention() | Edits():
             return Module(path, "recurrent", "target", "source", 0, 0, maps)
         case SelfAttention() if in_decoder(case.network, path):
             return Module(path, "self", "target", "read", 0, 0, maps)
@@ -226,6 +226,8 @@ def without(attention: nn.Module, heads: list[int], of: int) -> Iterator[None]:
                 stack.callback(attention.out.register_forward_pre_hook(muted).remove)
             case Pooled():
                 stack.callback(attention.score.register_forward_hook(nothing).remove)
+            case Edits():  # which passes over the source all the same, and sees nothing there
+                stack.callback(attention.key.register_forward_hook(nothing).remove)
             case _:
-                stack.callback(attention.register_forward_hook(partial(nothing)).remove)
+                stack.callback(attention.register_forward_hook(nothing).remove)
         yield
