@@ -58,11 +58,17 @@ class AttentionMaps:
     modules: list[Module]
     summary: list[dict[str, Any]]  # for JSON
 
-    def view(self, layer: int | None = None, head: int | None = None) -> dict[str, Any]:
+    def view(
+        self, layer: int | None = None, head: int | None = None, thumbs: bool = True
+    ) -> dict[str, Any]:
         """One map: of a module and a head; without, the mean of those to the source, or the last.
 
-        Coverage is how much attention each column has got, of all rows.
+        Coverage is how much attention each column has got, of all rows. Without `thumbs` the small
+        pictures of all heads are left out.
         """
+        modules = self.summary
+        if not thumbs:
+            modules = [{k: v for k, v in one.items() if k != "thumbs"} for one in modules]
         shown = self.map(layer, head)
         return {
             "kind": "attention",
@@ -70,7 +76,7 @@ class AttentionMaps:
             "target": self.target,
             "read": self.read,
             "text": self.text,
-            "modules": self.summary,
+            "modules": modules,
             "layer": layer,
             "head": head,
             "rows": self._shown(layer).rows,
