@@ -114,14 +114,14 @@ def test_the_metrics_compared_are_those_of_evaluate(
 ) -> None:
     data = str(corpus(tmp_path, "translate"))
     scores = pair[0].evaluate(data)
-    found = measured(pair[0], pair[0].rows(data), None)
+    found = measured(pair[0], list(pair[0].rows(data)), None)
     assert next(iter(found.metrics)) == pair[0].task.metric
     for name, one in found.metrics.items():
         assert one.score == pytest.approx(scores[name], abs=1e-6)
     assert set(found.metrics) >= {"sequence_error", "token_error"}
     labels = str(corpus(tmp_path, "classify"))
     scores = classifier.evaluate(labels)
-    for name, one in measured(classifier, classifier.rows(labels), None).metrics.items():
+    for name, one in measured(classifier, list(classifier.rows(labels)), None).metrics.items():
         assert one.score == pytest.approx(scores[name], abs=1e-6)
 
 
@@ -177,7 +177,7 @@ def test_a_confusion_matrix_counts_every_label(classifier: Run, tmp_path: Path) 
     data = str(corpus(tmp_path, "classify"))
     found = confusion(classifier, [data])
     counts = np.array(found["counts"])
-    assert counts.sum() == len(classifier.rows(data))
+    assert counts.sum() == len(list(classifier.rows(data)))
     right = 100 * counts.trace() / counts.sum()
     assert right == pytest.approx(classifier.evaluate(data)["accuracy"])
     for one in found["by_label"]:
@@ -197,7 +197,7 @@ def test_rare_labels_are_counted_together(
     data = str(corpus(tmp_path, "classify"))
     found = confusion(classifier, [data])
     assert found["labels"][-1] == "(others)"
-    assert np.array(found["counts"]).sum() == len(classifier.rows(data))
+    assert np.array(found["counts"]).sum() == len(list(classifier.rows(data)))
 
 
 # --- probes and strange outputs -------------------------------------------------------------------
