@@ -26,9 +26,12 @@ const BOTH = {
 };
 const MAIN = new Set(["width", "alpha", "temperature", "top_k", "top_p", "seed", "max_len"]);
 
+/** How the answer is found unless somebody chooses: a language model writes on, others search as their run says. */
+export const kindOf = (run, settings) => settings.kind ?? (run.task === "language" ? "sample" : (run.decode?.kind ?? "beam"));
+
 /** The settings as the server takes them: those of the chosen kind that a person has changed. */
 export function requested(run, settings) {
-  const kind = settings.kind ?? run.decode?.kind ?? "beam";
+  const kind = kindOf(run, settings);
   const own = kind === "beam" ? BEAM : SAMPLE;
   const found = kind === run.decode?.kind ? {} : { kind };
   for (const [key, value] of Object.entries(settings))
@@ -36,17 +39,24 @@ export function requested(run, settings) {
   return found;
 }
 
-export const isSampling = (run, settings) => (settings.kind ?? run.decode?.kind) === "sample";
+/** The same for a view of a search: what samples are drawn by has no part in it. */
+export function searched(run, settings) {
+  const found = requested(run, settings);
+  if (!isSampling(run, settings)) return found;
+  return Object.fromEntries(Object.entries(found).filter(([key]) => key in BOTH));
+}
+
+export const isSampling = (run, settings) => kindOf(run, settings) === "sample";
 
 /** A form; `change(settings, nbest)` is called with every change. */
 export function settingsForm(run, side, change) {
-  const kind = side.settings.kind ?? run.decode?.kind ?? "beam";
+  const kind = kindOf(run, side.settings);
   const language = run.task === "language";
   const soon = debounce(() => change(), 200);
   const form = el("div", { class: "settings", role: "group", "aria-label": "settings of the search" });
   form.append(
     segments([["beam", "Search"], ["sample", "Sample"]], kind, (value) => {
-      side.settings = Object.assign(Object.create(null), value === run.decode?.kind ? {} : { kind: value });
+      side.settings = Object.assign(Object.create(null), { kind: value });
       if (value === "sample") side.nbest = 1;
       change(true);
     }, "how the answer is found"),

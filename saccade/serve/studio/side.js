@@ -5,7 +5,7 @@ import { announce, button, choice, count, debounce, el } from "./dom.js";
 import { exportView } from "./export.js";
 import { asWindow, inputFields } from "./input.js";
 import { answerNodes, completion, problem } from "./results.js";
-import { isSampling, requested, settingsForm } from "./settings.js";
+import { isSampling, requested, searched, settingsForm } from "./settings.js";
 import { closePopover } from "./tokens.js";
 import { viewsOf } from "./views.js";
 
@@ -281,7 +281,7 @@ export class Side {
       side: this, run, body, signal: showing.signal, options: state.options, data: null,
       width: () => this.panel.clientWidth,
       inspect: (options, input) => this.inspect(view.kind, options, input, showing.signal),
-      settings: () => requested(run, state.settings),
+      settings: () => searched(run, state.settings),
       remember: (changes) => {
         Object.assign(state.options, changes);
         this.app.remember();
@@ -296,7 +296,7 @@ export class Side {
       this.drawn = { view, context };
     } catch (error) {
       if (error.name === "AbortError" || showing.signal.aborted) return;
-      if (!error.status) console.error(error);
+      if (!(error instanceof api.ApiError)) console.error(error);
       this.panel.replaceChildren(problem(error.message));
     }
     this.panel.classList.remove("waiting");
