@@ -10,6 +10,7 @@ export function ticks(low, high, about = 4) {
   const unit = 10 ** Math.floor(Math.log10(raw));
   const step = unit * [1, 2, 5, 10].find((k) => k * unit >= raw * 0.999);
   const found = [];
+  found.step = step;
   for (let at = Math.ceil(low / step) * step; at <= high + step * 1e-6; at += step) found.push(Math.abs(at) < step * 1e-6 ? 0 : at);
   return found;
 }
@@ -33,7 +34,7 @@ export function lineChart({ lines, bands = [], width, height = 210, label, x = "
   const least = (k) => all.reduce((low, point) => Math.min(low, point[k]), Infinity);
   const most = (k) => all.reduce((high, point) => Math.max(high, point[k]), -Infinity);
   let [x0, x1, y0, y1] = [least(0), most(0), least(1), most(1)];
-  if (x0 === x1) x1 = x0 + 1;
+  if (x0 === x1) [x0, x1] = [x0 - 1, x1 + 1];
   if (y0 === y1) [y0, y1] = [y0 - 0.5, y1 + 0.5];
   const [w, h] = [Math.max(60, width - margin.left - margin.right), height - margin.top - margin.bottom];
   const px = (value) => margin.left + ((value - x0) / (x1 - x0)) * w;
@@ -41,8 +42,8 @@ export function lineChart({ lines, bands = [], width, height = 210, label, x = "
   const yTicks = ticks(y0, y1);
   const xTicks = ticks(x0, x1, Math.max(2, Math.round(w / 110)));
   const root = svg("svg", { class: "chart", width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label });
-  for (const at of yTicks) root.append(svg("path", { class: "rule", d: `M${margin.left} ${py(at)}h${w}` }), svg("text", { class: "tick", x: margin.left - 6, y: py(at), "text-anchor": "end", "dominant-baseline": "central" }, tickText(at, yTicks[1] - yTicks[0])));
-  for (const at of xTicks) root.append(svg("text", { class: "tick", x: px(at), y: height - margin.bottom + 14, "text-anchor": "middle", "dominant-baseline": "central" }, tickText(at, xTicks[1] - xTicks[0])));
+  for (const at of yTicks) root.append(svg("path", { class: "rule", d: `M${margin.left} ${py(at)}h${w}` }), svg("text", { class: "tick", x: margin.left - 6, y: py(at), "text-anchor": "end", "dominant-baseline": "central" }, tickText(at, yTicks.step)));
+  for (const at of xTicks) root.append(svg("text", { class: "tick", x: px(at), y: height - margin.bottom + 14, "text-anchor": "middle", "dominant-baseline": "central" }, tickText(at, xTicks.step)));
   if (x) root.append(svg("text", { class: "tick", x: width - 2, y: height - 6, "text-anchor": "end", "dominant-baseline": "central" }, x));
   for (const band of bands) {
     const there = band.points.map(([at, , high]) => [px(at), py(high)]);

@@ -73,12 +73,12 @@ export class Lines {
   /** The lines worth drawing: [row, column, weight], the weak first. */
   strongest() {
     const { matrix } = this;
+    this.peaks = Array.from({ length: matrix.rows }, (_, r) => matrix.values.subarray(r * matrix.columns, (r + 1) * matrix.columns).reduce((a, b) => Math.max(a, b), 0));
     const found = [];
     const each = Math.max(1, Math.floor(MOST_LINES / Math.max(1, matrix.rows)));
     for (let r = 0; r < matrix.rows; r++) {
       let some = [];
-      let most = 0;
-      for (let c = 0; c < matrix.columns; c++) most = Math.max(most, matrix.at(r, c));
+      const most = this.peaks[r];
       const floor = Math.max(FAINT * most, matrix.columns > each ? most / each : 0);
       for (let c = 0; c < matrix.columns; c++) if (matrix.at(r, c) > floor) some.push([r, c, matrix.at(r, c)]);
       if (some.length > each) some = some.sort((a, b) => b[2] - a[2]).slice(0, each);
@@ -96,6 +96,11 @@ export class Lines {
     }
     const all = Array.from({ length: this.matrix.rows }, (_, r) => [r, index, this.matrix.at(r, index)]);
     return all.filter(([, , w]) => w > 0.002);
+  }
+
+  /** How strong a line is: between its share of its row's strongest and that of all, so that even rows are seen. */
+  share([r, , weight]) {
+    return weight / (Math.sqrt(this.peaks[r] * this.matrix.max) || 1);
   }
 
   curve([r, c]) {
@@ -116,7 +121,7 @@ export class Lines {
     context.strokeStyle = ink("accent");
     const most = this.matrix.max || 1;
     for (const strand of this.shownStrands()) {
-      const share = strand[2] / most;
+      const share = this.share(strand);
       const [x0, y0, x1, y1, x2, y2, x3, y3] = this.curve(strand);
       context.globalAlpha = opacity(share);
       context.lineWidth = 0.6 + 2.2 * share;
@@ -139,9 +144,8 @@ export class Lines {
 
   vector() {
     const group = svg("g", { fill: "none", stroke: ink("accent") });
-    const most = this.matrix.max || 1;
     for (const strand of this.shownStrands()) {
-      const share = strand[2] / most;
+      const share = this.share(strand);
       const [x0, y0, ...rest] = this.curve(strand);
       group.append(svg("path", { d: `M${x0} ${y0}C${rest.join(" ")}`, "stroke-opacity": opacity(share).toFixed(3), "stroke-width": (0.6 + 2.2 * share).toFixed(2) }));
     }

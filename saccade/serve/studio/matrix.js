@@ -65,7 +65,7 @@ export function colours() {
   const [paper, accent, deep, counter] = ["sheet", "accent", "deep", "counter"].map((name) => channels(ink(name)));
   const ramp = (end, beyond) =>
     Array.from({ length: 256 }, (_, i) => {
-      const t = (i / 255) ** 0.75; // small weights are to be seen
+      const t = (i / 255) ** 0.62; // small weights are to be seen
       return t < 0.7 ? blend(paper, end, t / 0.7) : blend(end, beyond, (t - 0.7) / 0.3);
     });
   ramps = { up: ramp(accent, deep), down: ramp(counter, counter) };

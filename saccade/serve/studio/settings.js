@@ -41,9 +41,8 @@ export function requested(run, settings) {
 
 /** The same for a view of a search: what samples are drawn by has no part in it. */
 export function searched(run, settings) {
-  const found = requested(run, settings);
-  if (!isSampling(run, settings)) return found;
-  return Object.fromEntries(Object.entries(found).filter(([key]) => key in BOTH));
+  const found = Object.entries(requested(run, settings)).filter(([key]) => key !== "kind");
+  return Object.fromEntries(isSampling(run, settings) ? found.filter(([key]) => key in BOTH) : found);
 }
 
 export const isSampling = (run, settings) => kindOf(run, settings) === "sample";

@@ -61,7 +61,7 @@ export class Side {
     this.picker = choice(this.app.runs.map((one) => [one.name, one.name]), run.name, (name) => this.choose(name), "run");
     const head = el("header", { class: "which" },
       this.picker,
-      el("span", { class: "facts" }, [TASKS[run.task] ?? run.task, `${count(run.parameters)} parameters`, run.vocabulary_size ? `vocabulary of ${count(run.vocabulary_size)}` : null, run.training ? "in training" : null].filter(Boolean).join(" · ")),
+      el("span", { class: "facts" }, [TASKS[run.task] ?? run.task, `${count(run.parameters)} parameters`, run.labels ? `${run.labels.length} labels` : run.searches || run.fills || run.vectors ? `vocabulary of ${count(run.vocabulary_size)}` : null, run.training ? "in training" : null].filter(Boolean).join(" · ")),
       this.index ? button("Close", () => this.app.single(), { class: "quiet", "aria-label": "close this side" }) : null,
     );
     this.fields = inputFields(run, state, () => this.changed());

@@ -120,7 +120,7 @@ function draw(context, data) {
   const heatWidth = () => {
     const wide = width();
     if (wide < 760) return wide;
-    return Math.max(320, wide - (grid ? grid.width + 28 : 0) - lines.node.offsetWidth - 28);
+    return Math.max(320, wide - (grid ? grid.node.offsetWidth + 28 : 0) - lines.node.offsetWidth - 30);
   };
   body.append(controls, el("div", { class: "exhibit" }, grid?.node ?? null, lines.node, el("div", { class: "beside" }, heat.node)), facts, covered);
   grid?.select(state.layer, state.head);

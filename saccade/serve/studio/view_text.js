@@ -89,6 +89,7 @@ export const flow = {
       lineChart({ lines: [{ points: data.inputs.map((value, i) => [i + 1, value]), dots: data.inputs.length < 60 }], width: Math.min(width(), 720), height: 170, label: "the norm of the gradient at each position", x: "position" }),
     );
     if (!data.states) return body.append(el("p", { class: "hint" }, "This network is not recurrent: no state is handed from position to position."));
+    if (data.by_distance?.length > 1) body.append(el("h3", {}, "How much is left of a gradient after so many steps"), lineChart({ lines: [{ points: data.by_distance.map((value, i) => [i, value ?? NaN]), dots: data.by_distance.length < 60 }], width: Math.min(width(), 720), height: 170, label: "the norm of the gradient by distance", x: "steps back" }));
     const heat = new HeatMap({ label: "how much each state depends on each earlier one", max: 22 });
     body.append(el("h3", {}, "How much a state (row) still depends on an earlier one (column)"), heat.node);
     const matrix = readMatrix(data.states);
