@@ -54,6 +54,8 @@ def test_what_cannot_be_drawn_is_said(
     asked = media.questions(tmp_path)
     saccade.train(asked, out=tmp_path / "run", settings=settings, quiet=True)
     refused(
-        call("inspect", tmp_path / "run", f"{picture}\twhat is it?", "--view", "tree", "--out", out),
+        call(
+            "inspect", tmp_path / "run", f"{picture}\twhat is it?", "--view", "tree", "--out", out
+        ),
         "the task 'classify' does not search",
     )
