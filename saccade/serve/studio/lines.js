@@ -3,7 +3,8 @@
 import { cut, el, svg, tokenName } from "./dom.js";
 import { ink } from "./matrix.js";
 
-const MOST_LINES = 4000; // with more, only the strongest of each row
+const MOST_LINES = 1500; // with more, only the strongest of each row
+const TALL = 3000; // pixels, beyond which a canvas is no finer than the screen
 const FAINT = 0.03; // of a row's strongest: not drawn
 
 const opacity = (share) => Math.min(1, 0.04 + 0.96 * share ** 1.3);
@@ -111,7 +112,7 @@ export class Lines {
   paint() {
     const { canvas, height, lit } = this;
     this.width = 150;
-    const dense = Math.min(Math.max(2, devicePixelRatio), 16000 / Math.max(1, height));
+    const dense = height > TALL ? 1 : Math.max(2, devicePixelRatio);
     canvas.width = Math.round(this.width * dense);
     canvas.height = Math.max(1, Math.round(height * dense));
     canvas.style.width = `${this.width}px`;
@@ -130,6 +131,8 @@ export class Lines {
       context.bezierCurveTo(x1, y1, x2, y2, x3, y3);
       context.stroke();
     }
+    if (lit.side === null && !this.marked) return; // no token is marked, and none was
+    this.marked = lit.side !== null;
     const weight = (side, i) => {
       if (lit.side === null) return 0;
       if (lit.side === side) return i === lit.index ? 1 : 0;

@@ -102,19 +102,23 @@ function draw(context, data) {
   function show(matrix) {
     const module = modules[shownLayer()];
     const [rows, columns] = names[shownLayer()];
-    const begun = performance.now();
     lines.draw(matrix, rows, columns);
     heat.draw(matrix, rows, columns, heatWidth());
     const sums = new Float32Array(matrix.columns);
     for (let r = 0; r < matrix.rows; r++) for (let c = 0; c < matrix.columns; c++) sums[c] += matrix.at(r, c);
     const most = Math.max(...sums, 1e-9);
-    covered.replaceChildren(el("span", { class: "label" }, "Coverage"), ...columns.slice(0, 200).flatMap((name, c) => [" ", el("span", { style: { "--weight": (sums[c] / most).toFixed(3) }, title: number(sums[c]) }, tokenName(name))]));
+    if (covered.columns !== columns) covered.replaceChildren(el("span", { class: "label" }, "Coverage"), ...columns.slice(0, 200).flatMap((name) => [" ", el("span", {}, name)]));
+    covered.columns = columns;
+    covered.querySelectorAll("span:not(.label)").forEach((span, c) => {
+      span.style.setProperty("--weight", (sums[c] / most).toFixed(3));
+      span.title = number(sums[c]);
+    });
     const what = [state.layer === null ? "mean of the layers" : nameOf(module, modules), state.head === null ? (module.heads > 1 ? `mean of ${module.heads} heads` : null) : `head ${state.head + 1}`];
     if (state.head !== null) what.push(`entropy ${number(module.entropy?.[state.head])}`);
     if (state.head !== null && module.importance) what.push(`without it the score changes by ${number(module.importance[state.head], 3)}`);
     facts.textContent = what.filter(Boolean).join(" · ");
     announce(facts.textContent);
-    body.dataset.drawn = (performance.now() - begun).toFixed(1);
+    performance.mark("attention");
   }
 
   const heatWidth = () => {
@@ -159,23 +163,24 @@ class Grid {
     this.paint();
   }
 
-  paint() {
-    const dense = Math.max(2, devicePixelRatio);
-    this.canvas.width = this.width * dense;
-    this.canvas.height = this.height * dense;
-    const context = this.canvas.getContext("2d");
+  /** The maps and names, once. */
+  thumbs(dense) {
+    const sheet = document.createElement("canvas");
+    sheet.width = this.width * dense;
+    sheet.height = this.height * dense;
+    const context = sheet.getContext("2d");
     context.scale(dense, dense);
     context.imageSmoothingEnabled = false;
     const small = document.createElement("canvas");
     const brush = small.getContext("2d");
-    const [ground, soft, accent] = [ink("ink"), ink("soft"), ink("accent")];
+    const soft = ink("soft");
     const importance = Math.max(0, ...this.modules.flatMap((module) => (module.importance ?? []).map(Math.abs)));
+    context.font = `11px ${getComputedStyle(document.body).fontFamily}`;
+    context.textBaseline = "middle";
+    context.strokeStyle = context.fillStyle = soft;
+    context.lineWidth = 0.4;
     this.modules.forEach((module, l) => {
       const y = l * this.pitch;
-      const whole = this.chosen[0] === l && this.chosen[1] === null;
-      context.fillStyle = whole ? accent : this.chosen[0] === l ? ground : soft;
-      context.font = `${whole ? "600 " : ""}11px ${getComputedStyle(document.body).fontFamily}`;
-      context.textBaseline = "middle";
       context.fillText(nameOf(module, this.modules), 0, y + this.size / 2, this.left - 6);
       (module.thumbs ?? []).forEach((thumb, h) => {
         const matrix = readMatrix(thumb);
@@ -186,12 +191,27 @@ class Grid {
         if (importance) context.globalAlpha = 0.15 + 0.85 * Math.min(1, Math.abs(module.importance?.[h] ?? 0) / importance);
         context.drawImage(small, x, y, this.size, this.size);
         context.globalAlpha = 1;
-        const on = this.chosen[0] === l && (this.chosen[1] === h || (this.chosen[1] === null && module.heads === 1));
-        context.strokeStyle = on ? accent : soft;
-        context.lineWidth = on ? 2 : 0.4;
-        context.strokeRect(x, y + (on ? 1 : 0), this.size, this.size - (on ? 2 : 0));
+        context.strokeRect(x, y, this.size, this.size);
       });
     });
+    return sheet;
+  }
+
+  /** The sheet, and a frame around what is chosen. */
+  paint() {
+    const dense = Math.max(2, devicePixelRatio);
+    this.sheet ??= this.thumbs(dense);
+    this.canvas.width = this.sheet.width;
+    this.canvas.height = this.sheet.height;
+    const context = this.canvas.getContext("2d");
+    context.drawImage(this.sheet, 0, 0);
+    const [layer, head] = this.chosen;
+    if (layer === null) return;
+    context.scale(dense, dense);
+    context.strokeStyle = ink("accent");
+    context.lineWidth = 2;
+    const heads = head === null ? this.modules[layer].heads : 1;
+    context.strokeRect(this.left + (head ?? 0) * this.pitch, layer * this.pitch + 1, (heads - 1) * this.pitch + this.size, this.size - 2);
   }
 
   find(event) {

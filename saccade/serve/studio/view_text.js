@@ -93,7 +93,7 @@ export const flow = {
     const heat = new HeatMap({ label: "how much each state depends on each earlier one", max: 22 });
     body.append(el("h3", {}, "How much a state (row) still depends on an earlier one (column)"), heat.node);
     const matrix = readMatrix(data.states);
-    const labels = names.map(([name]) => name);
-    heat.draw(matrix, labels.slice(0, matrix.rows), labels.slice(0, matrix.columns), Math.min(width(), 640));
+    const steps = data.steps.map((token) => tokenName(token, side.kind(data.module?.startsWith("decoder") ? "target" : "source")));
+    heat.draw(matrix, data.rows.map((row) => steps[row] ?? ""), steps, Math.min(width(), 640));
   },
 };
