@@ -55,7 +55,7 @@ async function request(path, options, signal, tries = 0) {
     return request(path, options, signal, tries + 1);
   }
   const message = told.message ?? `The server answered ${answer.status} ${answer.statusText}.`;
-  throw new ApiError(told.where && !message.includes(told.where) ? `${told.where}: ${message}` : message, told.code, answer.status);
+  throw new ApiError(message, told.code, answer.status);
 }
 
 export const get = async (path, signal) => (await request(path, {}, signal)).json();

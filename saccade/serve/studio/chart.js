@@ -2,7 +2,7 @@
 
 import { el, number, svg } from "./dom.js";
 
-const MARGIN = { top: 12, right: 84, bottom: 26, left: 46 };
+const MARGIN = { top: 12, right: 84, bottom: 38, left: 46 };
 
 export function ticks(low, high, about = 4) {
   const span = high - low || 1;

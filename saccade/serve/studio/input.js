@@ -40,7 +40,7 @@ function textField(run, label, side, i, change, table) {
   const hint = run.vectors ? "A word …" : run.fills ? "Write a sentence with <mask> where a word is missing …" : (HINTS[run.task] ?? "Write something …");
   const fit = () => {
     box.style.height = "auto";
-    box.style.height = `${Math.min(box.scrollHeight + 2, 420)}px`;
+    box.style.height = `${Math.min(box.scrollHeight + 2, table ? 170 : 420)}px`;
   };
   const box = el("textarea", {
     rows: table ? 6 : 1, dir: "auto", spellcheck: "false", autocomplete: "off", placeholder: hint, "aria-label": `input: ${label}`, class: table ? "table" : "",

@@ -70,7 +70,6 @@ export function fillParts(template, text) {
 function filled(side, prediction) {
   const template = side.input[0] ?? "";
   const line = (text) => fillParts(template, text).map(([part, blank]) => [" ", el("span", { class: blank ? "filled" : "" }, shown(part.trim())), " "]).flat();
-  if (!template.includes("<mask>")) return [el("p", { class: "hint" }, "Write ", el("code", {}, "<mask>"), " where a word is missing.")];
   return [el("p", { class: "tokens plain", dir: "auto" }, line(prediction.text)), runnersUp(side, prediction, line)];
 }
 

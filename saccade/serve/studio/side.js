@@ -167,6 +167,11 @@ export class Side {
       this.show();
       return;
     }
+    if (run.fills && !this.input[0].includes("<mask>")) {
+      this.answer.replaceChildren(el("p", { class: "hint" }, "Write ", el("code", {}, "<mask>"), " where a word is missing."));
+      this.show();
+      return;
+    }
     const asking = (this.asking = new AbortController());
     this.answer.classList.add("waiting");
     this.answer.setAttribute("aria-busy", "true");

@@ -1,7 +1,7 @@
 // What is read is not text: the gaze over a picture, speech under its waveform, series with their intervals.
 
 import { lineChart } from "./chart.js";
-import { choice, el, field, number, shown, svg, tokenName } from "./dom.js";
+import { choice, el, field, number, pressable, shown, svg, tokenName } from "./dom.js";
 import { HeatMap } from "./heat.js";
 import { ink, readMatrix } from "./matrix.js";
 
@@ -54,7 +54,7 @@ export const path = {
       remember({ word: i });
       show(i);
     };
-    const buttons = data.words.map((word, i) => el("button", { type: "button", class: "token", on: { click: () => choose(i), pointerenter: () => show(i), focus: () => show(i) } }, shown(word)));
+    const buttons = data.words.map((word, i) => pressable("span", { class: "token", on: { pointerenter: () => show(i), focus: () => show(i) } }, () => choose(i), shown(word)));
     const frames = data.words.map((word, i) => el("figure", { on: { click: () => choose(i), pointerenter: () => show(i) } }, el("canvas", { "aria-hidden": "true" }), el("figcaption", {}, shown(word))));
     words.append(...buttons.flatMap((one) => [one, " "]));
     strip.append(...frames);
