@@ -17,6 +17,7 @@ from saccade.metrics.labels import is_bio
 from saccade.metrics.statistics import Statistics
 from saccade.metrics.text import similarity
 from saccade.models.networks import Generator, Regressor
+from saccade.runs.measuring import windows
 from saccade.runs.run import Run
 from saccade.tasks.classify import Classify
 from saccade.tasks.forecast import Forecast, windows_in
@@ -110,9 +111,9 @@ def rows_of(run: Run, data: Any) -> Sequence[Example]:
     """The examples to measure on."""
     files = [data] if isinstance(data, str) else data
     if isinstance(run.task, Forecast):
-        corpus = run.task.corpus(run.windows(run.task, files))
+        corpus = run.task.corpus(windows(run, run.task, files))
         return list(run.task.examples(corpus))
-    return run.rows(*files) if isinstance(files, list | tuple) else run.rows(files)
+    return list(run.rows(*files) if isinstance(files, list | tuple) else run.rows(files))
 
 
 def shown_lines(run: Run, rows: Sequence[Example]) -> tuple[list[str], list[str]]:

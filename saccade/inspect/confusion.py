@@ -28,7 +28,7 @@ def confusion(run: Run, data: Sequence[str] = ()) -> dict[str, Any]:
             f"a run of {run.config.task.title} gives no labels: --by-label and --confusion are for "
             "classify and tag"
         )
-    rows: Sequence[Example] = run.rows(*data) if data else dev_examples(run, None)
+    rows: Sequence[Example] = list(run.rows(*data)) if data else dev_examples(run, None)
     each, said, _ = guesses(run, task, rows)
     gold, guess = [tag for row in each for tag in row], [tag for row in said for tag in row]
     if not gold:

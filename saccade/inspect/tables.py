@@ -12,7 +12,7 @@ from saccade.errors import ConfigError, DataError
 from saccade.inspect.packing import matrix, number
 from saccade.models.encoders import LateFusion
 from saccade.nn.attention import SelfAttention
-from saccade.nn.positions import Learned, Relative, Sinusoidal, sinusoids
+from saccade.nn.positions import Learned, Relative, Sinusoidal
 from saccade.nn.stems import Embedding
 from saccade.runs.run import Run
 from saccade.text.tokenizers import Tokenizer
@@ -67,11 +67,9 @@ def encodings(network: nn.Module, length: int) -> Iterator[tuple[str, str, Tenso
                     bias = module.bias(length, length, like)[0].float().cpu()  # (H, T, S)
                     yield path, "relative", bias[:, length // 2], bias.mean(0)
                 case SelfAttention(rotary=True):
-                    waves = sinusoids(length, module.head_dim)
-                    if module.theta != 10000.0:
-                        places = torch.arange(0, module.head_dim, 2) / module.head_dim
-                        angle = torch.arange(length)[:, None] * module.theta**-places
-                        waves = torch.stack([angle.sin(), angle.cos()], -1).flatten(1)
+                    speeds = module.turns.speeds(module.head_dim, None)
+                    angle = torch.arange(length)[:, None] * speeds
+                    waves = torch.stack([angle.sin(), angle.cos()], -1).flatten(1)
                     yield path, "rotary", waves, waves @ waves.T
 
 
