@@ -6,21 +6,43 @@ from typing import Any, Literal, get_args
 
 from torch import nn
 
+from saccade.data.pictures import PictureField
+from saccade.data.sounds import SoundField
 from saccade.errors import ConfigError
 from saccade.inspect.beams import tree
+from saccade.inspect.flow import flow
 from saccade.inspect.maps import attention_maps
+from saccade.inspect.media import captioned, forecast_view, heard
 from saccade.inspect.opening import Item, open_case
 from saccade.inspect.saliency import saliency
+from saccade.inspect.tables import embeddings, encodings, positions
 from saccade.inspect.tokens import labels, tokens
+from saccade.models.decoders import RecurrentDecoder
 from saccade.models.heads import Pooled
+from saccade.models.networks import Generator
 from saccade.nn.attention import Attention, CrossAttention, SelfAttention
+from saccade.nn.stems import Embedding
 from saccade.runs.run import Run
+from saccade.tasks.forecast import Forecast
 from saccade.tasks.generate import GeneratingTask
 from saccade.tasks.labels import LabelTask
 from saccade.tasks.pretrain import Fill
+from saccade.tasks.translate import Translate
 from saccade.tasks.vectors import WordVectors
 
-Kind = Literal["attention", "tree", "tokens", "saliency", "labels"]
+Kind = Literal[
+    "attention",
+    "tree",
+    "tokens",
+    "saliency",
+    "labels",
+    "flow",
+    "caption_path",
+    "speech",
+    "forecast",
+    "positions",
+    "embeddings",
+]
 View = dict[str, Any]
 OPTIONS: dict[str, set[str]] = {
     "attention": {"target", "layer", "head", "ablate", "prefix"},
@@ -28,43 +50,58 @@ OPTIONS: dict[str, set[str]] = {
     "tokens": {"target", "prefix", "complete", "alternatives"},
     "saliency": {"method", "target", "position", "prefix"},
     "labels": set(),
+    "flow": {"target", "position", "prefix", "untrained"},
+    "caption_path": {"target", "layer"},
+    "speech": {"target", "layer"},
+    "forecast": {"samples", "seed"},
+    "positions": {"length", "part"},
+    "embeddings": {"word", "n", "points"},
 }
-SEARCHED = ("attention", "tree", "tokens", "saliency")  # whose output may be searched for
+SEARCHED = ("attention", "tree", "tokens", "saliency", "flow")  # whose output may be searched for
+WHOLE = ("positions", "embeddings")  # of a run, whatever the input
 
 
 def kinds(run: Run) -> list[str]:
-    """The kinds of views that there are of a run."""
-    task, modules = run.task, list(run.network.modules())
-    attentions = (SelfAttention, CrossAttention, Attention)
-    found = []
-    pools = (m for m in modules if isinstance(m, Pooled))
-    if any(isinstance(m, attentions) for m in modules) or any(m.pool == "attention" for m in pools):
+    """The kinds of views that there are of a run, the one to see first at the beginning."""
+    task, network, found = run.task, run.network, []
+    pictures = any(isinstance(field, PictureField) for field in task.sources)
+    if isinstance(task, Translate) and isinstance(network, Generator):
+        if attends(network.decoder) and pictures:
+            found.append("caption_path")
+        if attends(network.decoder) and [type(f) for f in task.sources] == [SoundField]:
+            found.append("speech")
+    if isinstance(task, Forecast):
+        found.append("forecast")
+    if isinstance(task, LabelTask):
+        found.append("labels")
+    if attends(network):
         found.append("attention")
     if isinstance(task, GeneratingTask):
         found.append("tree")
     if isinstance(task, GeneratingTask | Fill):
         found.append("tokens")
     if not isinstance(task, WordVectors):
-        found.append("saliency")
-    if isinstance(task, LabelTask):
-        found.append("labels")
+        found += ["saliency", "flow"]
+    if next(encodings(network, 1), None) is not None:
+        found.append("positions")
+    if any(isinstance(module, Embedding) for module in network.modules()):
+        found.append("embeddings")
     return found
 
 
-@contextmanager
-def evaluating(network: nn.Module) -> Iterator[None]:
-    """While the block runs, a network is not in training; then it is as it was."""
-    modes = [(module, module.training) for module in network.modules()]
-    network.eval()
-    try:
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
+def attends(network: nn.Module) -> bool:
+    """Whether a network has attention; of a recurrent decoder to its source."""
+    if isinstance(network, RecurrentDecoder):
+        return network.attention is not None
+    return any(
+        isinstance(module, SelfAttention | CrossAttention | Attention)
+        or (isinstance(module, Pooled) and module.pool == "attention")
+        for module in network.modules()
+    )
 
 
 def view(run: Run, item: Item, kind: str, **options: Any) -> View:
-    """One view of an input, as plain JSON.
+    """One view of an input, as plain JSON; of some kinds the item does not matter.
 
     What is no option of the view is a setting of the search, as in width=3, where an output is
     searched for; settings={...} are some more.
@@ -90,8 +127,36 @@ def _made(run: Run, item: Item, kind: str, own: View, settings: View) -> View:
             return tokens(run, item, settings=settings, **own)
         case "labels":
             return labels(run, item)
+        case "caption_path":
+            return captioned(run, item, **own)
+        case "speech":
+            return heard(run, item, **own)
+        case "forecast":
+            return forecast_view(run, item, **own)
+        case "positions":
+            return positions(run, **own)
+        case "embeddings":
+            return embeddings(run, **own)
     case = open_case(run, item, own.pop("target", ""), settings, own.pop("prefix", ""))
-    if kind == "attention":
-        maps = attention_maps(case, own.pop("ablate", False))
-        return maps.view(**own)
-    return saliency(case, **own)
+    match kind:
+        case "attention":
+            maps = attention_maps(case, own.pop("ablate", False))
+            return maps.view(**own)
+        case "saliency":
+            return saliency(case, **own)
+        case _:
+            if own.pop("untrained", False):
+                case.network = run.task.build().to(next(run.network.parameters()).device).eval()
+            return flow(case, **own)
+
+
+@contextmanager
+def evaluating(network: nn.Module) -> Iterator[None]:
+    """While the block runs, a network is not in training; then it is as it was."""
+    modes = [(module, module.training) for module in network.modules()]
+    network.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode

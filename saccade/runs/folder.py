@@ -23,7 +23,7 @@ from saccade.runs import files, guard
 from saccade.runs.failures import disk_failure
 from saccade.tasks.generate import permitted_lines
 
-LIMITS = ("train.steps", "train.epochs", "train.minutes", "train.patience")
+LIMITS = ("train.steps", "train.epochs", "train.minutes", "train.patience", "train.seeds")
 # What may be edited in config.toml between two parts of a run: it changes no weight.
 # How a step is computed: another way gives other last bits, which is said.
 WAYS = ("train.precision", "train.processes")

@@ -27,7 +27,7 @@ from saccade.tasks.task import Prediction
 from saccade.tasks.task import Query as Asked
 
 WHOLE_RUN = ("positions", "embeddings")  # views that need no input
-SHOWN = ("layer", "head", "thumbs")  # of attention, what is chosen from maps that are made
+SHOWN = ("layer", "head")  # of attention, what is chosen from maps that are made
 
 Setting = bool | int | FiniteFloat | str | list[str] | None
 Text = Annotated[str, Field(max_length=2_000_000)]
@@ -317,11 +317,12 @@ def view_of(service: Service, served: Served, item: Item, body: InspectBody) -> 
     options = body.options.model_dump(exclude_unset=True)
     if body.kind != "attention":
         return view(served.run, item, body.kind, **options)
+    thumbs = options.pop("thumbs", True)
     shown = {name: options.pop(name) for name in SHOWN if name in options}
     asked = json.dumps([served.name, body.input, options], sort_keys=True)
     maps = service.kept(asked, lambda: maps_of(served.run, item, **options))
     found: dict[str, Any] = maps.view(**shown)
-    return found
+    return found if thumbs else {name: found[name] for name in found if name != "modules"}
 
 
 def maps_of(

@@ -308,16 +308,18 @@ class Served:
     def describe(self) -> dict[str, Any]:
         """What a client has to know of the run."""
         config, task = self.run.config, self.task
-        kind_of = {"tokenizer": "text", **{kind: kind for kind in ("picture", "sound", "numbers")}}
-        readers = [source.reader for source in config.task.sources(config.data.source)]
-        kinds_of_sources = [kind_of.get(str(getattr(one, "kind", "")), "text") for one in readers]
+        columns = [str(column) for column in config.data.source]
+        usual = "numbers" if config.task.kind == "forecast" else "text"
+        tokenizers = [one for f in task.fields if (one := getattr(f, "tokenizer", None))]
+        cut = [str(one.config.kind) for one in tokenizers] or [""]
         sizes = [field.size for field in task.fields if not isinstance(field, MediaField)]
         return {
             "name": self.name,
             "task": config.task.kind,
             "title": config.task.title,
-            "sources": kinds_of_sources or ["text"],
-            "columns": [str(column) for column in config.data.source],
+            "sources": [self.media_columns.get(i, usual) for i in range(max(1, len(columns)))],
+            "columns": columns,
+            "tokenizers": {"source": cut[0], "target": cut[-1]},
             "fills": task.fills,
             "vectors": isinstance(task, WordVectors),
             "searches": isinstance(task, GeneratingTask),

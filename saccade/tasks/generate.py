@@ -68,6 +68,7 @@ class EncodedQuery(NamedTuple):
     limit: int  # tokens that an answer may have
     problem: str  # why there can be no answer
     prompt: str = ""  # what the user wrote, where the answer goes on with it
+    words: int = 0  # of the source
     seed: int | None = None  # of what is drawn; None is that of the request
     stopped: Callable[[], bool] | None = None  # whether nobody waits for an answer any more
 
@@ -222,8 +223,11 @@ class GeneratingTask(Task):
         ]
         numbers = [query.number for query in queries]
         prompts = map(self.prompt, queries)
+        words = [sum(len(text.split()) for text in query.source) for query in queries]
         seeds, stops = [query.seed for query in queries], [query.stopped for query in queries]
-        columns = zip(numbers, read, prefixes, limits, problems, prompts, seeds, stops, strict=True)
+        columns = zip(
+            numbers, read, prefixes, limits, problems, prompts, words, seeds, stops, strict=True
+        )
         return [EncodedQuery(*column) for column in columns]
 
     def to_text(
@@ -328,7 +332,8 @@ class GeneratingTask(Task):
         prefixes = [query.prefix for query in encoded]
         step = steps.prompted(step, prefixes) if any(prefixes) else step
         if decode.tree:
-            step = steps.tree(step, self.brackets, [query.limit for query in encoded])
+            words = [query.words for query in encoded] if decode.tree == "words" else None
+            step = steps.tree(step, self.brackets, [query.limit for query in encoded], words)
         ruled = self._ruled(step, request)
         drawn = filtered(ruled, decode) if isinstance(decode, c.Sample) else ruled
         added = bool(share) or request.model is not None

@@ -91,7 +91,7 @@ class Tag(LabelTask):
             return Prediction(between.join(tags), float(log_probs.sum()), tokens=tokens)
 
         sources = [query.source for query in queries]
-        return [one(rows) for rows in self._logits(network, sources, request.decode.batch_tokens)]
+        return [one(rows) for rows in self.logits(network, sources, request.decode.batch_tokens)]
 
     def _token(self, log_probs: Tensor) -> Token:
         """A word's label, its log-probability, and the likeliest labels with theirs."""
@@ -103,7 +103,7 @@ class Tag(LabelTask):
     def score(self, network: Tagger, examples: Sequence[Example]) -> list[tuple[float, int]]:
         found = []
         sources = [row.source for row in examples]
-        each = self._logits(network, sources, self.config.decode.batch_tokens)
+        each = self.logits(network, sources, self.config.decode.batch_tokens)
         for logits, row in zip(each, examples, strict=True):
             gold = [self.target.index(tag) for tag in labels_of(row.target)]
             scored = [i for i, n in enumerate(gold) if n != UNSCORED_ID]
