@@ -164,18 +164,18 @@ def router(service: Service) -> APIRouter:
 
     @routes.get("/runs/{name}/curves")
     async def curves(name: RunName, http: HttpRequest) -> dict[str, Any]:
+        served = service.run(name)
         from saccade.inspect.curves import curves
 
-        served = service.run(name)
         return await service.call(lambda: curves([served.run]), http, 1)
 
     @routes.get("/runs/{name}/worst")
     async def worst(
         name: RunName, http: HttpRequest, n: Annotated[int, Query(ge=1, le=100)] = 20
     ) -> dict[str, Any]:
+        served = service.run(name)
         from saccade.inspect.examples import worst
 
-        served = service.run(name)
         return await service.call(lambda: worst(served.run, n), http, 1)
 
     @routes.get("/neighbours")

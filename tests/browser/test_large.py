@@ -18,7 +18,8 @@ WAITED = """async ([layer, head]) => {
   const begun = performance.now();
   box.value = head;
   box.dispatchEvent(new Event('change'));
-  while (!performance.getEntriesByName('attention').length) await new Promise(r => setTimeout(r, 1));
+  while (!performance.getEntriesByName('attention').length)
+    await new Promise(r => setTimeout(r, 1));
   return performance.getEntriesByName('attention').at(-1).startTime - begun;
 }"""
 

@@ -121,7 +121,9 @@ def test_labels_have_their_probabilities_and_tags_stand_under_their_words(page):
 
 def test_a_text_goes_on_token_by_token_and_another_seed_is_another_text(page):
     one = page("run=language&view=none&set.kind=sample&set.max_len=12&in=abc")
-    one.wait_for_function("() => document.querySelector('.answer .facts')?.textContent.includes('tokens')")
+    one.wait_for_function(
+        "() => document.querySelector('.answer .facts')?.textContent.includes('tokens')"
+    )
     first = answer_of(one)
     assert len(first) >= 1
     assert one.inner_text(".prompt") == "abc"
@@ -166,7 +168,7 @@ def test_the_search_is_set_beside_the_answer(page):
     one.wait_for_selector(".nbest li:nth-child(2)")
     body = {"run": "lstm", "inputs": [INPUTS["lstm"]], "nbest": 3}
     wanted = asked(one, "api/v1/predict", body)["predictions"][0]["others"]
-    shown = one.eval_on_selector_all(".nbest li span:first-child", "all => all.map(s => s.innerText)")
+    shown = one.eval_on_selector_all(".nbest [dir]", "all => all.map(s => s.innerText)")
     assert shown == [other["text"] for other in wanted]
     one.fill("label:has-text('Longest answer') input", "2")
     one.wait_for_function("() => document.querySelectorAll('.answer .token').length <= 3")
@@ -197,7 +199,7 @@ def test_attention_is_the_servers_and_its_pictures_are_linked(page):
     one.wait_for_selector(".grid canvas")
     one.focus(".grid canvas")
     one.keyboard.press("ArrowRight")  # the first head of the first layer
-    one.wait_for_function("() => document.querySelector('.view .facts').textContent.includes('head 1')")
+    one.wait_for_selector(".view .facts:has-text('head 1')")
     options = {"layer": 0, "head": 0}
     body = {"run": "transformer", "kind": "attention", "input": INPUTS["transformer"]}
     wanted = asked(one, "api/v1/inspect", body | {"options": options})["map"]

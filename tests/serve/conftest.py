@@ -18,7 +18,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     folder = tmp_path_factory.mktemp("served")
     found = {
         "translator": small_run(folder / "translator"),
-        "recurrent": small_run(folder / "recurrent", "lstm_additive"),
+        "recurrent": small_run(folder / "recurrent", "gru_additive_cell"),
         "language": small_run(folder / "language", kind="language", decoder="transformer"),
         "carried": small_run(folder / "carried", kind="language", decoder="gru_off"),
     }

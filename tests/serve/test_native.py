@@ -201,6 +201,7 @@ def test_what_the_model_has_no_positions_for_is_too_long(tmp_path: Any, kind: st
     }
     raw, where = gather(corpus(tmp_path, kind), task=kind)
     raw["data"]["max_len"] = 10
+    raw["task"] |= {"context": 12} if kind == "language" else {}
     task = prepare(fill_config(raw | tables[kind], where)[0], tmp_path).task
     run = Run(tmp_path, task.config, task, task.build().eval())
     long = "a b c d " * 8

@@ -14,6 +14,7 @@ from saccade.serve.settings import ServeSettings
 from tests.serve.conftest import BASE
 
 KEY = "correct-horse"
+TEXT = "abcabcab"
 BODY = {"inputs": ["abc"]}
 
 
@@ -125,15 +126,15 @@ def test_a_failure_of_ours_is_500_with_nothing_of_the_text(
     runs: dict[str, Run], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object) -> None:
-        raise RuntimeError("with abcabcab in it")
+        raise RuntimeError(f"with {TEXT} in it")
 
     monkeypatch.setattr(native, "view_of", broken)
     with TestClient(create_app({"translator": runs["translator"]}), base_url=BASE) as client:
-        body = {"kind": "tree", "input": "abcabcab"}
+        body = {"kind": "tree", "input": TEXT}
         answer = client.post("/api/v1/inspect", json=body)
         assert answer.status_code == 500
         assert answer.json()["error"]["code"] == "internal"
-        assert "abcabcab" not in answer.text
+        assert TEXT not in answer.text
         assert client.post("/api/v1/predict", json=BODY).status_code == 200
     assert "RuntimeError" in caplog.text
-    assert "abcabcab" not in caplog.text
+    assert TEXT not in caplog.text
