@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from saccade import config as c
+from saccade.data.lines import Example
 from saccade.data.media import MediaField
 from saccade.engines.local import LocalEngine
 from saccade.errors import ConfigError, DataError, SaccadeError
@@ -189,8 +190,7 @@ class Served:
             (reading,) = self.task.readings([Query(source)])
             return length_of(reading)
         if not self.task.sources:
-            tokenizer = getattr(self.task.target, "tokenizer", None)
-            return len(source[0]) if tokenizer is None else len(tokenizer.encode([source[0]])[0])
+            return int(self.task.encode([Example(source, None)]).lengths[0])
         cells = self.task.read([source])
         pairs = zip(self.task.sources, cells, strict=True)
         return sum(int(field.encode(some).lengths[0]) for field, some in pairs)

@@ -144,7 +144,7 @@ def test_too_many_are_refused_at_once_and_the_rest_is_answered(
     with serving({"run": runs["translator"]}, ServeSettings(port=0, max_waiting=4)) as (_, port):
 
         async def flood() -> list[Any]:
-            asked = (load.predict(load.Client(port), text) for text in TEXTS)
+            asked = (load.predict_once(port, text) for text in TEXTS)
             return await asyncio.gather(*asked)
 
         found = asyncio.run(flood())
@@ -209,9 +209,9 @@ def test_a_client_that_sends_too_slowly_is_refused(runs: dict[str, Run], load: A
     with serving({"run": runs["translator"]}, settings) as (_, port):
 
         async def crawl() -> Any:
-            client = load.Client(port)
             head = b"POST /api/v1/predict HTTP/1.1\r\nhost: 127.0.0.1\r\n"
-            return await client.raw(head + b'content-length: 100\r\n\r\n{"inputs"')
+            async with load.Client(port) as client:
+                return await client.raw(head + b'content-length: 100\r\n\r\n{"inputs"')
 
         answer = asyncio.run(crawl())
         assert answer.status == 408
