@@ -69,7 +69,7 @@ class Client:
         begun = perf_counter()
         self.writer.write(request)
         status, headers = await self._head(self.reader)
-        raw = await self.reader.readexactly(int(headers.get("content-length", "0")))
+        raw = await self._body(self.reader, headers)
         seconds = perf_counter() - begun
         if headers.get("connection") == "close":
             await self.close()
@@ -86,6 +86,16 @@ class Client:
             name, _, value = line.decode("latin-1").partition(":")
             headers[name.lower()] = value.strip()
         return int(first.split()[1]), headers
+
+    async def _body(self, reader: asyncio.StreamReader, headers: dict[str, str]) -> bytes:
+        if headers.get("transfer-encoding") != "chunked":
+            return await reader.readexactly(int(headers.get("content-length", "0")))
+        parts = []
+        while size := int(await reader.readline(), 16):
+            parts.append(await reader.readexactly(size))
+            await reader.readline()
+        await reader.readline()
+        return b"".join(parts)
 
     async def __aenter__(self) -> "Client":
         return self

@@ -103,8 +103,13 @@ class Served:
         seed = wanted.get("seed")
         if isinstance(self.task, GeneratingTask) and type(seed) is int and 0 <= seed < 2**63:
             # Drawn by a seed of their own, requests with different seeds still share a batch.
-            return self._request(wanted | {"seed": 1}, nbest, details), seed
-        return self._request(wanted, nbest, details), None
+            wanted["seed"] = 1
+        else:
+            seed = None
+        try:
+            return self._request(wanted, nbest, details), seed
+        except SaccadeError as error:
+            raise refusal_of(error, "settings") from None
 
     def check_settings(self, settings: Mapping[str, Any]) -> None:
         """RequestError for settings that are not the client's, or ask for too much."""
@@ -126,16 +131,13 @@ class Served:
         if key in self._requests:
             self._requests.move_to_end(key)
             return self._requests[key]
-        try:
-            if isinstance(self.task, GeneratingTask):
-                found = self.run.request(nbest=nbest, settings=settings, details=details)
-            else:
-                labels = len(self.task.labels) if isinstance(self.task, Classify) else 1
-                most = max(nbest, min(labels, MAX_LABELS))
-                found = self.run.request(nbest=most, settings=settings)
-                found = replace(found, details=isinstance(self.task, Tag))
-        except SaccadeError as error:
-            raise refusal_of(error, "settings") from None
+        if isinstance(self.task, GeneratingTask):
+            found = self.run.request(nbest=nbest, settings=settings, details=details)
+        else:
+            labels = len(self.task.labels) if isinstance(self.task, Classify) else 1
+            most = max(nbest, min(labels, MAX_LABELS))
+            found = self.run.request(nbest=most, settings=settings)
+            found = replace(found, details=isinstance(self.task, Tag))
         self._requests[key] = found
         if len(self._requests) > REQUESTS_KEPT:
             self._requests.popitem(last=False)
