@@ -14,7 +14,7 @@ import torch
 import uvicorn
 
 from saccade.engines.processes import cores
-from saccade.errors import ConfigError, SaccadeError
+from saccade.errors import ConfigError
 from saccade.runs.machine import tune_malloc
 from saccade.runs.run import load
 from saccade.serve.http import application

@@ -1,6 +1,7 @@
 """The mutations: what is broken, and which fast tests have to notice it."""
 
 from tests.mutations.forecasts import FORECASTS
+from tests.mutations.inspections import INSPECTION
 from tests.mutations.media import MEDIA
 from tests.mutations.networks import MODELS, NN
 from tests.mutations.numbers import NUMBERS
@@ -13,5 +14,5 @@ from tests.mutations.vectors import WORDS
 
 MUTATIONS = (
     *(*NN, *MODELS, *DECODING, *TRAINING, *MEASURES),
-    *(*MEDIA, *TABLES, *NUMBERS, *FORECASTS, *OBJECTIVES, *WORDS, *SERVING),
+    *(*MEDIA, *TABLES, *NUMBERS, *FORECASTS, *OBJECTIVES, *WORDS, *INSPECTION, *SERVING),
 )
