@@ -26,6 +26,7 @@ from saccade.runs.run import Run
 from saccade.serve.refusals import RequestError, problem_with, refusal_of
 from saccade.serve.settings import ServeSettings
 from saccade.tasks.classify import Classify
+from saccade.tasks.forecast import Forecast
 from saccade.tasks.generate import (
     TOO_LONG,
     GeneratingTask,
@@ -322,6 +323,7 @@ class Served:
             "sources": [self.media_columns.get(i, usual) for i in range(max(1, len(columns)))],
             "columns": columns,
             "tokenizers": {"source": cut[0], "target": cut[-1]},
+            "series": series_of(task) if isinstance(task, Forecast) else None,
             "fills": task.fills,
             "vectors": isinstance(task, WordVectors),
             "searches": isinstance(task, GeneratingTask),
@@ -354,6 +356,16 @@ class Served:
             raise problem_with(found.problem, "word")
         ranked = [(found.text, found.score), *found.others]
         return [{"text": text, "similarity": score} for text, score in ranked]
+
+
+def series_of(task: Forecast) -> dict[str, Any]:
+    """The series that a run forecasts, how far it looks back, and whether all at once."""
+    span = task.series.span
+    return {
+        "names": list(task.series.known.names[:1000]),
+        "lookback": span.lookback,
+        "joint": span.joint,
+    }
 
 
 def finite(log_p: float) -> float:

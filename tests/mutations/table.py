@@ -8,6 +8,7 @@ from tests.mutations.numbers import NUMBERS
 from tests.mutations.objectives import OBJECTIVES
 from tests.mutations.searches import DECODING
 from tests.mutations.serving import SERVING
+from tests.mutations.studio import STUDIO
 from tests.mutations.tables import TABLES
 from tests.mutations.trainings import MEASURES, TRAINING
 from tests.mutations.vectors import WORDS
@@ -15,4 +16,5 @@ from tests.mutations.vectors import WORDS
 MUTATIONS = (
     *(*NN, *MODELS, *DECODING, *TRAINING, *MEASURES),
     *(*MEDIA, *TABLES, *NUMBERS, *FORECASTS, *OBJECTIVES, *WORDS, *INSPECTION, *SERVING),
+    *STUDIO,
 )

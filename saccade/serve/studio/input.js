@@ -18,27 +18,25 @@ const HINTS = {
   forecast: "Paste a table: a row of names, then a row for each step …",
 };
 
-/** A table of numbers as the JSON that a forecast takes: names and dates are left out. */
-export function asWindow(text) {
-  if (/^\s*[[{]/.test(text)) return text;
-  const rows = text
-    .trim()
-    .split(/\r?\n/)
-    .map((line) => line.split(/[,;\t]/).map((cell) => cell.trim()));
-  const isNumber = (cell) => cell === "" || Number.isFinite(Number(cell));
-  const body = rows.slice(
-    rows[0].some((cell) => cell !== "" && !isNumber(cell)) &&
-      rows.length > 1 &&
-      rows[1].some((cell, i) => isNumber(cell) && !isNumber(rows[0][i] ?? ""))
-      ? 1
-      : 0,
-  );
-  const kept = body[0].map((_, i) => i).filter((i) => body.every((row) => isNumber(row[i] ?? "")));
-  return JSON.stringify({
-    past: body.map((row) =>
-      kept.map((i) => (row[i] === "" || row[i] === undefined ? null : Number(row[i]))),
-    ),
-  });
+/**
+ * A table of numbers as a forecast takes it: its last rows in JSON, one text for all series or one for each.
+ * Columns are found by their names in the first row, or else by their order; dates are left out.
+ */
+export function windowsOf(text, { names, lookback, joint }) {
+  if (/^\s*[[{]/.test(text)) return [text];
+  const lines = text.trim().split(/\r?\n/);
+  const rows = lines.map((line) => line.split(/[,;\t]/).map((cell) => cell.trim()));
+  const isNumber = (cell) => cell === undefined || cell === "" || Number.isFinite(Number(cell));
+  const header = names.some((name) => rows[0].includes(name)) || !rows[0].some(isNumber);
+  const body = rows.slice(header ? 1 : 0).slice(-lookback);
+  const numeric = rows[0].map((_, i) => i).filter((i) => body.every((row) => isNumber(row[i])));
+  const place = (name, i) =>
+    header && rows[0].includes(name) ? rows[0].indexOf(name) : numeric[i];
+  const column = (k) => body.map((row) => (row[k] ? Number(row[k]) : null));
+  const known = names.map((name, i) => [name, place(name, i)]).filter(([, k]) => k !== undefined);
+  const columns = known.map(([, k]) => column(k));
+  if (joint) return [JSON.stringify({ past: body.map((_, i) => columns.map((one) => one[i])) })];
+  return known.map(([series], i) => JSON.stringify({ past: columns[i].map((x) => [x]), series }));
 }
 
 /** The fields of a side; `change()` is called when `side.input` has changed. */

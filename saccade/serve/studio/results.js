@@ -67,14 +67,12 @@ async function tagChoices(side, anchor, i, tag) {
       return;
     }
   }
-  const rows = labels
-    .slice(0, 8)
-    .map((label) => ({
-      text: label.text,
-      value: label.p,
-      of: 1,
-      chosen: label.text === tag.label,
-    }));
+  const rows = labels.slice(0, 8).map((label) => ({
+    text: label.text,
+    value: label.p,
+    of: 1,
+    chosen: label.text === tag.label,
+  }));
   popover(
     anchor,
     `labels of ${spelled(tag.word)}`,
@@ -89,15 +87,16 @@ export function fillParts(template, text) {
   const found = [];
   let at = 0;
   parts.forEach((part, i) => {
-    const start = part ? text.indexOf(part, at) : i === parts.length - 1 ? text.length : at;
-    if (start < 0) return;
+    const last = i === parts.length - 1;
+    const least = i === 0 ? at : text.slice(at).search(/\S|$/) + at + 1; // a blank is not left empty
+    const start = last && i > 0 ? text.lastIndexOf(part) : text.indexOf(part, least);
+    if (start < at) return; // it is written otherwise: what is left stands at the end
     if (i > 0) found.push([text.slice(at, start), true]);
-    else if (start > 0) found.push([text.slice(0, start), false]);
     found.push([part, false]);
     at = start + part.length;
   });
-  if (at < text.length) found.push([text.slice(at), false]);
-  return found.filter(([one]) => one);
+  found.push([text.slice(at), false]);
+  return found.filter(([one]) => one.trim());
 }
 
 function filled(side, prediction) {

@@ -3,7 +3,7 @@
 import * as api from "./api.js";
 import { announce, button, choice, count, debounce, el } from "./dom.js";
 import { exportView } from "./export.js";
-import { asWindow, inputFields } from "./input.js";
+import { inputFields, windowsOf } from "./input.js";
 import { answerNodes, completion, problem } from "./results.js";
 import { isSampling, requested, searched, settingsForm } from "./settings.js";
 import { closePopover } from "./tokens.js";
@@ -307,7 +307,8 @@ export class Side {
   }
 
   asItem(input = this.input) {
-    if (this.run.task === "forecast") return asWindow(input[0] ?? "");
+    const { series } = this.run;
+    if (series) return windowsOf(input[0] ?? "", series)[0] ?? "";
     const columns = this.fields.children.length;
     return columns > 1
       ? Array.from({ length: columns }, (_, i) => input[i] ?? "")

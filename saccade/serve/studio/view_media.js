@@ -1,11 +1,14 @@
 // What is read is not text: the gaze over a picture, speech under its waveform, series with their intervals.
 
+import { ApiError } from "./api.js";
 import { lineChart } from "./chart.js";
 import { choice, el, field, number, pressable, shown, svg, tokenName } from "./dom.js";
 import { HeatMap } from "./heat.js";
+import { windowsOf } from "./input.js";
 import { ink, readMatrix } from "./matrix.js";
 
-const BIG = 340;
+const BIG = 340; // pixels of the picture
+const MANY_SERIES = 24; // forecast at once
 
 export const path = {
   load: ({ side, inspect }) => inspect(side.target()),
@@ -194,7 +197,12 @@ export const speech = {
 };
 
 export const forecast = {
-  load: ({ inspect }) => inspect({}),
+  async load({ side, inspect, run }) {
+    const windows = windowsOf(side.input[0], run.series).slice(0, MANY_SERIES);
+    if (!windows.length) throw new ApiError("There is no column of numbers in this table.");
+    const found = await Promise.all(windows.map((window) => inspect({}, [window])));
+    return { ...found[0], series: found.flatMap((one) => one.series) };
+  },
 
   draw({ body, width, options, remember, again }, data) {
     const all = data.series;
