@@ -2,11 +2,13 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis.errors import Unsatisfiable
 from schemathesis import GenerationMode
 from starlette.testclient import TestClient
 
@@ -59,7 +61,8 @@ def ask_all(client: TestClient, runs: dict[str, Run], count: int) -> dict[int, i
                 if answer.status_code >= 400:
                     assert answer.json()["error"].keys() == {"code", "message", "where"}
 
-            ask()
+            with suppress(Unsatisfiable):  # a route without parameters cannot be asked wrongly
+                ask()
     return statuses
 
 
