@@ -178,13 +178,13 @@ def test_a_client_that_goes_away_stops_its_work(live: tuple[Service, int]) -> No
     }
     for path, body in bodies.items():
         asyncio.run(leave(path, body))
-        until(lambda: not service.active, 1.0)
+        until(lambda: not service.active, 5.0)
         begun = monotonic()
         call = Call(function=lambda: None)
         service.engine.submit(call)
         call.future.result(5)
-        assert monotonic() - begun < 0.5, path  # whole, it would have taken seconds
-        until(lambda: not service.engine.walks, 1.0)
+        assert monotonic() - begun < 1.5, path  # whole, it would have taken seconds
+        until(lambda: not service.engine.walks, 5.0)
 
 
 def test_past_the_deadline_the_answer_is_504(runs: dict[str, Run], load: Any) -> None:
@@ -200,8 +200,8 @@ def test_past_the_deadline_the_answer_is_504(runs: dict[str, Run], load: Any) ->
         (answer,) = asyncio.run(load.at_once(port, 1, ["/api/v1/predict"], ask))
         assert answer.status == 504
         assert answer.body["error"]["code"] == "deadline"
-        assert answer.seconds < 1.0
-        until(lambda: not service.engine.waiting and not service.active, 1.0)
+        assert answer.seconds < 5.0
+        until(lambda: not service.engine.waiting and not service.active, 5.0)
 
 
 def test_a_client_that_sends_too_slowly_is_refused(runs: dict[str, Run], load: Any) -> None:
