@@ -161,13 +161,15 @@ def test_every_view_of_every_run_is_served(client: TestClient) -> None:
             assert found["kind"] == kind
 
 
-def test_curves_and_the_worst_examples_are_served(tmp_path: Any) -> None:
+def test_a_run_without_its_log_and_data_says_so_instead_of_curves_and_examples(
+    tmp_path: Any,
+) -> None:
     folder = tmp_path / "classifier"
     shutil.copytree(GOLDEN / "classifier", folder)
     with TestClient(create_app({"golden": load(folder)}), base_url=BASE) as client:
         curves = client.get("/api/v1/runs/golden/curves")
-        assert curves.status_code == 200
-        assert curves.json()["runs"][0]["steps"]
+        assert curves.status_code == 422  # it has no log of its training, and says so
+        assert curves.json()["error"]["message"]
         worst = client.get("/api/v1/runs/golden/worst", params={"n": 2})
         assert worst.status_code in (200, 422)  # a run without its data has none, and says so
         assert client.get("/api/v1/runs/golden/worst", params={"n": 0}).status_code == 422
