@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test test-slow test-faults test-mutations check format bench bench-decode bench-media bench-word2vec bench-data docs clean
+.PHONY: setup demo test test-slow test-faults test-mutations check format bench bench-decode bench-media bench-serve bench-word2vec bench-data docs clean
 
 setup: .venv/ready
 
@@ -43,6 +43,10 @@ bench: setup .venv-peers/ready
 
 bench-decode: setup .venv-peers/ready
 	$(BIN)/python benchmarks/decode_speed.py
+
+# As in `make bench-serve BENCH='--parts same,overload'`.
+bench-serve: setup
+	$(BIN)/python benchmarks/serve_load.py $(BENCH)
 
 # As in `make bench-word2vec BENCH='text.txt --rounds 3'`.
 bench-word2vec: setup .venv-peers/ready

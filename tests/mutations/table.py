@@ -8,11 +8,14 @@ from tests.mutations.numbers import NUMBERS
 from tests.mutations.objectives import OBJECTIVES
 from tests.mutations.plans import PLANS
 from tests.mutations.searches import DECODING
+from tests.mutations.serving import SERVING
+from tests.mutations.studio import STUDIO
 from tests.mutations.tables import TABLES
 from tests.mutations.trainings import MEASURES, TRAINING
 from tests.mutations.vectors import WORDS
 
 MUTATIONS = (
     *(*NN, *MODELS, *DECODING, *TRAINING, *MEASURES),
-    *(*MEDIA, *TABLES, *NUMBERS, *FORECASTS, *OBJECTIVES, *WORDS, *PLANS, *INSPECTION),
+    *(*MEDIA, *TABLES, *NUMBERS, *FORECASTS, *OBJECTIVES, *WORDS),
+    *(*PLANS, *INSPECTION, *SERVING, *STUDIO),
 )
