@@ -20,6 +20,7 @@ from saccade.inspect.packing import unpacked
 View = dict[str, Any]
 MAX_CELLS = 4096  # of a matrix whose cells can be pointed at; a larger one is a picture
 MAX_NODES = 3000
+MOST_SURPRISED = 10.0  # nats, from which on tokens are equally dark
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 STYLE = Path(__file__).with_name("page.css")
 
@@ -314,7 +315,8 @@ def _tokens(view: View) -> str:
     values = [-(one["log_p"] or 0.0) for one in said]
     titles = [f"surprisal {value:.3f} nats" for value in values]
     parts = [f"<p>log p {view['score']:.4f}; darker tokens surprise the model more.</p>"]
-    parts.append(coloured((one["text"] for one in said), values, titles))
+    shades = [min(value, MOST_SURPRISED) for value in values]
+    parts.append(coloured((one["text"] for one in said), shades, titles))
     rows = []
     for one in said:
         others = " ".join(

@@ -1,6 +1,7 @@
 """The mutations: what is broken, and which fast tests have to notice it."""
 
 from tests.mutations.forecasts import FORECASTS
+from tests.mutations.inspections import INSPECTION
 from tests.mutations.media import MEDIA
 from tests.mutations.networks import MODELS, NN
 from tests.mutations.numbers import NUMBERS
@@ -14,5 +15,6 @@ from tests.mutations.vectors import WORDS
 
 MUTATIONS = (
     *(*NN, *MODELS, *DECODING, *TRAINING, *MEASURES),
-    *(*MEDIA, *TABLES, *NUMBERS, *FORECASTS, *OBJECTIVES, *WORDS, *SERVING, *STUDIO),
+    *(*MEDIA, *TABLES, *NUMBERS, *FORECASTS, *OBJECTIVES, *WORDS),
+    *(*INSPECTION, *SERVING, *STUDIO),
 )
