@@ -69,7 +69,7 @@ class Client:
         begun = perf_counter()
         self.writer.write(request)
         status, headers = await self._head(self.reader)
-        raw = await self.reader.readexactly(int(headers.get("content-length", "0")))
+        raw = await self._body(self.reader, headers)
         seconds = perf_counter() - begun
         if headers.get("connection") == "close":
             await self.close()
@@ -86,6 +86,22 @@ class Client:
             name, _, value = line.decode("latin-1").partition(":")
             headers[name.lower()] = value.strip()
         return int(first.split()[1]), headers
+
+    async def _body(self, reader: asyncio.StreamReader, headers: dict[str, str]) -> bytes:
+        if headers.get("transfer-encoding") != "chunked":
+            return await reader.readexactly(int(headers.get("content-length", "0")))
+        parts = []
+        while size := int(await reader.readline(), 16):
+            parts.append(await reader.readexactly(size))
+            await reader.readline()
+        await reader.readline()
+        return b"".join(parts)
+
+    async def __aenter__(self) -> "Client":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
 
     async def close(self) -> None:
         if self.writer is not None:
@@ -113,6 +129,15 @@ async def at_once(
 
 async def predict(client: Client, text: str) -> Answer:
     return await client.post("/api/v1/predict", {"inputs": [text]})
+
+
+async def predict_greedily(client: Client, text: str) -> Answer:
+    return await client.post("/api/v1/predict", {"inputs": [text], "settings": {"width": 1}})
+
+
+async def predict_once(port: int, text: str) -> Answer:
+    async with Client(port) as client:
+        return await predict(client, text)
 
 
 def said(answer: Answer) -> tuple[str, float]:
@@ -159,13 +184,12 @@ def same(port: int, inputs: Sequence[str]) -> dict[str, Any]:
 
 def many(port: int, inputs: Sequence[str], requests: int) -> dict[str, Any]:
     """No answer goes to another's request: each is compared with that to its input alone."""
-    known = dict(
-        zip(inputs, map(said, asyncio.run(at_once(port, 1, inputs, predict))), strict=True)
-    )
+    alone = asyncio.run(at_once(port, 1, inputs, predict_greedily))
+    known = dict(zip(inputs, map(said, alone), strict=True))
     draws = random.Random(1)
     items = [draws.choice(inputs) for _ in range(requests)]
     begun = perf_counter()
-    found = asyncio.run(at_once(port, CONCURRENCY, items, predict))
+    found = asyncio.run(at_once(port, CONCURRENCY, items, predict_greedily))
     wrong = 0
     for text, answer in zip(items, found, strict=True):
         (got, score), (right, right_score) = said(answer), known[text]
@@ -371,14 +395,14 @@ def drain(server: "subprocess.Popen[str]", port: int, inputs: Sequence[str]) -> 
     """SIGTERM while requests are under way."""
 
     async def ask() -> tuple[list[Answer], int]:
-        client = Client(port)
-        await client.send("GET", "/readyz")  # a connection that is open
-        asked = [asyncio.create_task(predict(Client(port), text)) for text in inputs]
-        await asyncio.sleep(0.05)
-        server.send_signal(signal.SIGTERM)
-        await asyncio.sleep(0.1)
-        ready = await client.send("GET", "/readyz")
-        return await asyncio.gather(*asked), ready.status
+        async with Client(port) as client:
+            await client.send("GET", "/readyz")  # a connection that is open
+            asked = [asyncio.create_task(predict_once(port, text)) for text in inputs]
+            await asyncio.sleep(0.1)
+            server.send_signal(signal.SIGTERM)
+            await asyncio.sleep(0.1)
+            ready = await client.send("GET", "/readyz")
+            return await asyncio.gather(*asked), ready.status
 
     answers, ready = asyncio.run(ask())
     return {

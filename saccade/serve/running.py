@@ -14,7 +14,7 @@ import torch
 import uvicorn
 
 from saccade.engines.processes import cores
-from saccade.errors import ConfigError, SaccadeError
+from saccade.errors import ConfigError
 from saccade.runs.machine import tune_malloc
 from saccade.runs.run import load
 from saccade.serve.http import application
@@ -79,7 +79,7 @@ def run_server(
         server_header=False, timeout_graceful_shutdown=int(settings.seconds) + 1,
     )  # fmt: skip
     server = Server(config, service, say)
-    failures: list[SaccadeError] = []
+    failures: list[Exception] = []
     shown = f"[{settings.host}]" if ":" in settings.host else settings.host
     address = f"http://{'127.0.0.1' if settings.host == '0.0.0.0' else shown}:{port}/"
 
@@ -87,7 +87,7 @@ def run_server(
         try:
             for name, folder in zip(names, folders, strict=True):
                 service.add(name, load(folder))
-        except SaccadeError as error:
+        except Exception as error:  # told by the thread that can end the process
             failures.append(error)
             server.should_exit = True
             return

@@ -140,8 +140,8 @@ class Gate:
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         form = kind in ("application/x-www-form-urlencoded", "multipart/form-data")
         if body and not (form and scope["path"] in ASK_WITH_KEY_IN_BODY) and not is_json(kind):
-            message = "send JSON, with Content-Type: application/json"
-            raise RequestError(415, "content_type", message, "Content-Type")
+            other = "send JSON, with Content-Type: application/json"
+            raise RequestError(415, "content_type", other, "Content-Type")
         value = None if form else parsed(bytes(body))
         if scope["path"] in ASK_WITH_KEY_IN_BODY:
             given = key_of(headers)

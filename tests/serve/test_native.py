@@ -1,18 +1,19 @@
 """The server's own routes give what a run gives, and say what is wrong in one shape."""
 
 import json
+import shutil
 from math import exp
 from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
-from saccade.runs.run import Run
+from saccade.runs.run import Run, load
 from saccade.serve.http import create_app
 from saccade.serve.settings import ServeSettings
 from saccade.setup.choose import fill_config, gather
 from saccade.setup.prepare import prepare
-from tests.helpers import corpus
+from tests.helpers import GOLDEN, corpus
 from tests.serve.conftest import BASE
 from tests.small_runs import TORCH
 
@@ -141,6 +142,36 @@ def test_attention_of_another_head_needs_no_model(client: TestClient, runs: dict
     assert not calls
     assert (other["layer"], other["head"]) == (0, 1)
     assert other["map"] != whole["map"]
+
+
+def test_settings_of_the_search_are_options_of_a_view(client: TestClient) -> None:
+    body: dict[str, Any] = {"run": "translator", "input": "abcd"}
+    narrow = ask(client, "inspect", **body, kind="tree", options={"width": 1, "kind": "beam"})
+    wide = ask(client, "inspect", **body, kind="tree", options={"width": 4})
+    assert len(narrow["nodes"]) < len(wide["nodes"])
+    ask(client, "inspect", **body, kind="attention", options={"kind": "beam", "width": 2})
+
+
+def test_every_view_of_every_run_is_served(client: TestClient) -> None:
+    inputs = {"table": "[0.5, 2.0, 1.0]"}
+    for run in client.get("/api/v1/runs").json()["runs"]:
+        for kind in run["views"]:
+            item = inputs.get(run["name"], "abc")
+            found = ask(client, "inspect", run=run["name"], kind=kind, input=item)
+            assert found["kind"] == kind
+
+
+def test_curves_and_the_worst_examples_are_served(tmp_path: Any) -> None:
+    folder = tmp_path / "classifier"
+    shutil.copytree(GOLDEN / "classifier", folder)
+    with TestClient(create_app({"golden": load(folder)}), base_url=BASE) as client:
+        curves = client.get("/api/v1/runs/golden/curves")
+        assert curves.status_code == 200
+        assert curves.json()["runs"][0]["steps"]
+        worst = client.get("/api/v1/runs/golden/worst", params={"n": 2})
+        assert worst.status_code in (200, 422)  # a run without its data has none, and says so
+        assert client.get("/api/v1/runs/golden/worst", params={"n": 0}).status_code == 422
+        assert client.get("/api/v1/runs/other/curves").status_code == 404
 
 
 def test_runs_are_described(client: TestClient) -> None:
