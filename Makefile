@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test test-slow test-faults test-mutations check format bench bench-decode bench-media bench-serve bench-word2vec bench-data docs clean
+.PHONY: setup demo test test-slow test-faults test-mutations check format bench bench-decode bench-media bench-serve bench-word2vec bench-data results docs clean
 
 setup: .venv/ready
 
@@ -51,6 +51,11 @@ bench-serve: setup
 # As in `make bench-word2vec BENCH='text.txt --rounds 3'`.
 bench-word2vec: setup .venv-peers/ready
 	$(BIN)/python benchmarks/word2vec_speed.py $(BENCH)
+
+# Train a recipe and keep what came of it, as in `make results RECIPE=recipes/fsdd.toml`; then the table of all that is kept.
+results: setup
+	$(BIN)/python benchmarks/results.py run $(RECIPE)
+	$(BIN)/python benchmarks/results.py table
 
 bench-data: setup
 	$(BIN)/python benchmarks/data_speed.py $(BENCH)
