@@ -74,6 +74,8 @@ def kind_of(config: c.Config) -> str:
     """The task of a network in the words of `pretrained`."""
     if isinstance(config.head, c.PerToken):
         return "masked"
+    if isinstance(config.task, c.Pretrain):
+        return "language" if config.encoder is None else "translate"
     return str(config.task.kind)
 
 
