@@ -39,7 +39,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "labels.tsv").write_text("\n".join(labels) + "\n")
     (folder / "bin").mkdir()
     script = folder / "bin" / "saccade"
-    script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m saccade.cli "$@"\n')
+    script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m saccade "$@"\n')
     script.chmod(0o755)
     return folder
 

@@ -158,6 +158,21 @@ class TransformerDecoder(Transformer):
     output_bias: bool = True
 
 
+class EditDecoder(Strict):
+    """Writes in one pass over the source: copies, substitutes, deletes and inserts."""
+
+    model_config = ConfigDict(serialize_by_alias=True)
+
+    kind: Literal["edit"] = "edit"
+    cell: Literal["elman", "elman_relu", "gru", "lstm"] = "lstm"
+    dim: Positive = 256
+    num_layers: Layers = 1
+    dropout: Share = 0.2
+    tied: bool = True  # the logits of substitution are made by the embedding table
+    # tokens of the source may be copied as they are; BaseModel has a `copy` of its own
+    copies: bool = Field(default=False, alias="copy")
+
+
 class Convolution(Strict):
     """A stack of gated, residual 1-d convolutions (Gehring et al. 2017)."""
 
@@ -211,7 +226,9 @@ Encoder = Annotated[
     RecurrentEncoder | TransformerEncoder | Convolution | Pyramid | NoBody,
     Field(discriminator="kind"),
 ]
-Decoder = Annotated[RecurrentDecoder | TransformerDecoder, Field(discriminator="kind")]
+Decoder = Annotated[
+    RecurrentDecoder | TransformerDecoder | EditDecoder, Field(discriminator="kind")
+]
 
 
 class Pooled(Strict):

@@ -251,6 +251,41 @@ def prompted(step: Step, prefixes: Sequence[Sequence[int]]) -> Step:
     return led if longest else step
 
 
+class Stoppable(NamedTuple):
+    inner: Any
+    source: Tensor  # (N,) the number of each row's source
+
+
+def stoppable(step: Step, end: int, stopped: Sequence[Callable[[], bool]]) -> Step:
+    """A source may be given up while it is searched: from then on its rows can only end."""
+
+    def watched(tokens: Tokens, state: Any) -> tuple[LogProbs, Any]:
+        if not isinstance(state, Stoppable):
+            numbers = torch.arange(len(stopped), device=tokens.device)
+            each = len(tokens) // len(stopped)
+            state = Stoppable(state, numbers.repeat_interleave(each))
+        over = [is_stopped() for is_stopped in stopped]
+        log_probs, inner = step(tokens, state.inner)
+        if any(over):
+            rows = torch.tensor(over, device=tokens.device)[state.source]
+            log_probs = log_probs.masked_fill(rows[:, None], -inf)
+            log_probs[rows, end] = 0.0
+        return log_probs, Stoppable(inner, state.source)
+
+    return watched
+
+
+def noted(step: Step, note: list[Tensor]) -> Step:
+    """The same step, which leaves its last log-probabilities in `note`."""
+
+    def other(tokens: Tokens, state: Any) -> tuple[LogProbs, Any]:
+        log_probs, state = step(tokens, state)
+        note[:] = [log_probs]
+        return log_probs, state
+
+    return other
+
+
 # --- trees ----------------------------------------------------------------------------------------
 
 # Where a text in brackets stands. A tree is "(" label child ... ")", a child a tree or a word.
@@ -471,14 +506,16 @@ def with_attention_sum(
     return attending
 
 
-def coverage(beta: float) -> Callable[[Attended], Float[Tensor, "N"]]:
+def coverage(beta: float) -> Callable[[Any], Float[Tensor, "N"]]:
     """beta * sum_j log(min(1, attention to source position j)), a bonus for `beam_search`.
 
     Wu et al. 2016, arxiv.org/abs/1609.08144; the sum is over real positions, and none counts as
     attended to by less than a thousandth.
     """
 
-    def bonus(state: Attended) -> Float[Tensor, "N"]:
+    def bonus(state: Any) -> Float[Tensor, "N"]:
+        while not isinstance(state, Attended):  # of a step with rules around it
+            state = state.inner
         cost = state.weights.clamp(1e-3, 1.0).log()
         if state.keep is not None:
             cost = cost.masked_fill(~shared(state.keep.tree, len(cost)), 0.0)

@@ -36,6 +36,8 @@ def why_not(config: c.Config) -> str:
         part = getattr(config, name)
         if part is not None and not isinstance(part, c.Transformer):
             return f"the {name} is {part.kind}, and CTranslate2 runs Transformers alone"
+    if config.train.seeds > 1:
+        return "an ensemble is searched with by torch alone"
     if isinstance(config.task, c.Pretrain) and config.encoder is not None:
         return "what is missing in a text is filled in by torch alone"
     if config.task.own:

@@ -37,6 +37,25 @@ def label_loss(
     return Loss(total, nll.detach(), gold.numel())
 
 
+def rdrop_loss(
+    one: Float[Tensor, "N V"],
+    other: Float[Tensor, "N V"],
+    gold: Int[Tensor, "N"],
+    smoothing: float,
+    weight: float,
+) -> Loss:
+    """The mean loss of two passes, and how far what they say is apart.
+
+    (CE(p) + CE(q)) / 2 + weight (KL(p, q) + KL(q, p)) / 4
+    Liang et al. 2021, arxiv.org/abs/2106.14448, whose loss is twice this.
+    """
+    first, second = label_loss(one, gold, smoothing), label_loss(other, gold, smoothing)
+    log_p, log_q = one.float().log_softmax(-1), other.float().log_softmax(-1)
+    apart = ((log_p.exp() - log_q.exp()) * (log_p - log_q)).sum()
+    total = (first.sum + second.sum) / 2 + weight * apart / 4
+    return Loss(total, (first.nll + second.nll) / 2, first.count)
+
+
 CHUNK_LOGITS = 1 << 22  # at once, 16 MB: smaller chunks pay more for the gradient they add to
 
 

@@ -48,7 +48,10 @@ class Pointer(nn.Module):
     def prepare(self, memory: Memory) -> Pointed:
         """What is read of a memory: computed once a source."""
         assert memory.tokens is not None
-        return Pointed(self.key(memory.values), memory.values, memory.tokens, memory.keep)
+        tokens, keep = memory.tokens, memory.keep
+        if bool((tokens < 0).any()):  # what is no token cannot be copied
+            tokens, keep = tokens.clamp(min=0), tokens >= 0
+        return Pointed(self.key(memory.values), memory.values, tokens, keep)
 
     def point(self, hidden: Float[Tensor, "B T D"], source: Pointed) -> Copied:
         """Several rows may share a source, as hypotheses about it do; see `Attention`."""

@@ -79,9 +79,9 @@ class Translate(GeneratingTask):
             for target in row.references:
                 said.add(str(target))
         output = said.tokenizer if isinstance(said, Known) else Tokenizer.from_counts(said)
+        fields = tuple(fitted(some, Text, config.data) for some in counts[int(settings.joint) :])
         if settings.joint:
-            return cls(config, (Text(output),), TargetText(output))
-        fields = tuple(fitted(some, Text, config.data) for some in counts)
+            fields = (Text(output), *fields)
         return cls(config, fields, TargetText(output))
 
     @classmethod
@@ -160,7 +160,7 @@ class Translate(GeneratingTask):
             found["chrf"] = metrics.chrf(texts, gold)
             if self.metric == "cider" or self.are_captions(gold):
                 found |= captions.scores(texts, gold)
-        gold = [self._as_written(targets) for targets in gold]
+        gold = [self.as_written(targets) for targets in gold]
         if self.settings.metric in ("rouge", "token_f1", "exact_match", "bracket_f1"):
             return found | {"exact_match": metrics.exact_match(texts, gold)}
         if self.metric in ("word_error", "char_error"):  # as speech recognition counts
@@ -177,9 +177,10 @@ class Translate(GeneratingTask):
         several = sum(len(references) > 1 for references in gold) > len(gold) / 2
         return several or any(isinstance(one, c.Picture) for one in self.settings.own.values())
 
-    def _as_written(self, targets: list[str]) -> list[str]:
+    def as_written(self, targets: list[str]) -> list[str]:
         """Targets as the tokenizer can write them at best: right is what cannot be better."""
-        if self.settings.target.lowercase or self.settings.target.split_punctuation:
+        target = self.settings.target
+        if target.lowercase or target.split_punctuation or target.decompose:
             return self.output.decode(self.output.encode(targets))
         return targets if self.output.lossless else [" ".join(t.split()) for t in targets]
 

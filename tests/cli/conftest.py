@@ -35,7 +35,7 @@ def call(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]):
 
 def shell(*words: object, stdin: str = "") -> subprocess.CompletedProcess[str]:
     """Call the command line as a user's shell does."""
-    command = [sys.executable, "-m", "saccade.cli", *map(str, words)]
+    command = [sys.executable, "-m", "saccade", *map(str, words)]
     return subprocess.run(command, input=stdin, capture_output=True, text=True, check=False)
 
 

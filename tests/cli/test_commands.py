@@ -108,7 +108,7 @@ def test_the_shape_of_the_file_chooses_the_task(tmp_path: Path, call) -> None:
 
 
 def test_a_signal_stops_with_all_saved_and_resume_goes_on(tmp_path: Path, call) -> None:
-    command = [sys.executable, "-m", "saccade.cli", "train", str(corpus(tmp_path, "translate"))]
+    command = [sys.executable, "-m", "saccade", "train", str(corpus(tmp_path, "translate"))]
     command += ["--out", str(tmp_path / "run"), "--set", "train.steps=100000"]
     command += TINY
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -157,7 +157,7 @@ def test_a_file_of_the_training_format_is_predicted_from(tmp_path: Path, call) -
 def test_a_reader_that_has_seen_enough_is_no_error(run: Path, tmp_path: Path) -> None:
     source = tmp_path / "many.txt"
     source.write_text("ab\n" * 30_000)
-    command = f'"{sys.executable}" -m saccade.cli score "{run}" "{tmp_path / "many.tsv"}" | head -1'
+    command = f'"{sys.executable}" -m saccade score "{run}" "{tmp_path / "many.tsv"}" | head -1'
     (tmp_path / "many.tsv").write_text("ab\tba\n" * 30_000)
     done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
     assert len(done.stdout.splitlines()) == 1

@@ -1,15 +1,11 @@
-"""Commands that bring models in and out, and say how large they are: import, export, outline."""
+"""Commands that bring models in and out: import, export."""
 
-import json
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+from saccade.cli.options import RunFolder, say
 
 
 def import_(
@@ -26,7 +22,7 @@ def import_(
 
 
 def export(
-    run: Annotated[Path, typer.Argument(help="A run's directory.", metavar="RUN")],
+    run: RunFolder,
     to: Annotated[
         str, typer.Option(help="The format: ctranslate2, huggingface, onnx or word2vec.")
     ],
@@ -34,21 +30,9 @@ def export(
 ) -> None:
     """Write the model for another engine. CTranslate2's, inside the run, `predict` finds."""
     from saccade.runs.exporting import export_run
+    from saccade.runs.members import FOLDER
     from saccade.runs.run import load
 
-    say(f"exported to {export_run(load(run, 'cpu'), to, out)}")
-
-
-def outline(
-    model: Annotated[str, typer.Argument(help="A published size, as gpt2, or a run's directory.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
-    """Say how many parameters a network has, part by part. It takes no memory for them."""
-    from saccade.runs.outline import outline_of
-
-    found = outline_of(model)
-    if as_json:
-        print(json.dumps(found))
-        return
-    for part, count in found.items():
-        print(f"{part:<24}{count:>18,}")
+    say(f"exported to {export_run(load(run, 'cpu', ensemble=False), to, out)}")
+    if (run / FOLDER).is_dir():
+        say(f"of an ensemble the first network was exported; the others are runs in {run / FOLDER}")

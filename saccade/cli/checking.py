@@ -1,0 +1,60 @@
+"""The command that looks at data before there is a run: check."""
+
+import json
+
+import typer
+
+from saccade.cli.options import (
+    AsJson,
+    DataOrConfig,
+    DevFiles,
+    Settings,
+    TaskName,
+    end_quietly,
+    gather_settings,
+    say,
+)
+
+
+def check(
+    data: DataOrConfig,
+    task: TaskName = None,
+    dev: DevFiles = None,
+    settings: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """Find what is wrong with the data. Names file and line; exit 1 if there is anything."""
+    from collections import Counter
+
+    from saccade.check.doctor import check as findings_of
+    from saccade.check.findings import error, grouped, table
+    from saccade.data.lines import Defect, counted
+    from saccade.errors import DataError
+    from saccade.setup.choose import task_and_data
+
+    end_quietly()
+    try:
+        raw, where = gather_settings(data, task, dev, settings)
+        pretrained = None
+        if "start" in raw:
+            from saccade.runs.start import pretrained_config  # which imports torch
+
+            pretrained = pretrained_config(raw, where)
+        settings_of_task, settings_of_data = task_and_data(raw, where, pretrained)
+        found = findings_of(settings_of_data, settings_of_task)
+    except DataError as problem:  # nothing can be read at all
+        if not isinstance(problem.defect, Defect):
+            raise
+        found = iter([error(problem.defect)])
+    levels: Counter[str] = Counter()
+    for finding in found if as_json else (groups := grouped(found)):
+        levels[finding.level] += finding.count
+        if as_json:
+            print(json.dumps(finding.record(), ensure_ascii=False))
+    if not as_json:
+        for line in table(groups):
+            print(line)
+    errors, warnings = levels["error"], levels["warning"]
+    counts = f"{counted(errors, 'error')}, {counted(warnings, 'warning')}"
+    say(counts if errors + warnings else "no defects")
+    raise typer.Exit(1 if errors + warnings else 0)

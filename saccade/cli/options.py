@@ -1,0 +1,95 @@
+"""What several commands share: their arguments, and what is made of `--set`."""
+
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+Data = Annotated[list[str], typer.Argument(help="A file, or two that are aligned line by line.")]
+DataOrConfig = Annotated[
+    list[str],
+    typer.Argument(help="A data file (or two, aligned line by line), or a configuration.toml."),
+]
+TaskName = Annotated[
+    str | None,
+    typer.Option(help="As translate, classify, forecast (see the guides); else guessed."),
+]
+DevFiles = Annotated[
+    list[str] | None, typer.Option(help="A file to measure on (given twice for two aligned files).")
+]
+RunFolder = Annotated[Path, typer.Argument(help="A run's directory.", metavar="RUN")]
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", help="A setting, as in --set train.minutes=3.")
+]
+DecodeSettings = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="A setting of decoding, as in --set decode.alpha=0.6."),
+]
+Engine = Annotated[
+    str | None, typer.Option(help="auto, torch or ctranslate2 (extra 'fast'); else as configured.")
+]
+Int8 = Annotated[bool, typer.Option("--int8", help="8-bit weights: faster on a CPU.")]
+Others = Annotated[
+    list[Path] | None, typer.Option("--with", help="Another run, for an ensemble with this one.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def say(text: str) -> None:
+    """Write to the log, which is stderr."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def gather_settings(
+    data: list[str], task: str | None, dev: list[str] | None, settings: list[str] | None
+) -> tuple[dict[str, Any], str]:
+    """What the user said on the command line or in a file, and what to call it in messages."""
+    from saccade.config import assign_text
+    from saccade.setup.choose import gather
+
+    raw, where = gather(data, task=task, dev=dev)
+    for setting in settings or []:
+        assign_text(raw, setting)
+    return raw, where
+
+
+def decode_settings(settings: list[str] | None, engine: str | None, int8: bool) -> dict[str, Any]:
+    """What the user said of decoding on the command line, as keys of the table `decode`."""
+    from saccade.config import assign_text
+    from saccade.errors import ConfigError
+
+    raw: dict[str, Any] = {}
+    for setting in settings or []:
+        assign_text(raw, setting)
+    raw.get("data", {}).pop("root", None)  # see media_root
+    if set(raw) - {"decode", "data"} or raw.get("data"):
+        raise ConfigError(
+            "--set: only the keys of decode can be changed here, as in --set decode.alpha=0.6; "
+            "the rest was settled in training"
+        )
+    wanted = dict(raw.get("decode", {}))
+    wanted |= {"engine": engine} if engine is not None else {}
+    return wanted | ({"int8": True} if int8 else {})
+
+
+def media_root(settings: list[str] | None) -> str:
+    """The folder that paths to media in data files may lead to; "" is that of each file."""
+    from saccade.config import assign_text
+
+    raw: dict[str, Any] = {}
+    for setting in settings or []:
+        assign_text(raw, setting)
+    return str(raw.get("data", {}).get("root", ""))
+
+
+def device_for(decode: dict[str, Any]) -> Literal["auto", "cpu"]:
+    """Where to load models for these settings: 8-bit weights are for a CPU."""
+    return "cpu" if decode.get("int8") else "auto"
+
+
+def end_quietly() -> None:
+    """Let the process end when its reader has seen enough, as `head` has, like any other filter."""
+    if hasattr(signal, "SIGPIPE"):
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)

@@ -1,0 +1,149 @@
+"""The command that uses runs: predict."""
+
+import sys
+from itertools import repeat
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from saccade.cli.options import (
+    AsJson,
+    DecodeSettings,
+    Engine,
+    Int8,
+    Others,
+    RunFolder,
+    decode_settings,
+    device_for,
+    end_quietly,
+    media_root,
+    say,
+)
+
+NEIGHBOURS = 10  # of a word, unless --nbest says otherwise
+
+
+def predict(
+    run: RunFolder,
+    file: Annotated[
+        Path | None, typer.Argument(help="Lines, or one photo or sound; else standard input.")
+    ] = None,
+    width: Annotated[int | None, typer.Option(help="The beam's width; 1 is greedy search.")] = None,
+    nbest: Annotated[int, typer.Option(help="Answers to each line, the best first.")] = 1,
+    sample: Annotated[bool, typer.Option("--sample", help="Sample instead of searching.")] = False,
+    prefix: Annotated[str, typer.Option(help="What every answer has to begin with.")] = "",
+    prefixes: Annotated[
+        Path | None, typer.Option(help="A file: what each answer has to begin with, line by line.")
+    ] = None,
+    others: Others = None,
+    settings: DecodeSettings = None,
+    engine: Engine = None,
+    int8: Int8 = False,
+    stream: Annotated[bool, typer.Option("--stream", help="Show the text as it comes.")] = False,
+    details: Annotated[
+        bool, typer.Option("--details", help="With --json: tokens, alternatives, the beam's tree.")
+    ] = False,
+    fill: Annotated[
+        str, typer.Option(help="One text, with <mask> in place of what is missing.")
+    ] = "",
+    quantiles: Annotated[
+        str, typer.Option(help="Of a forecast, as in --quantiles 0.1,0.5,0.9.")
+    ] = "",
+    plot: Annotated[Path | None, typer.Option(help="A picture of a forecast, to be drawn.")] = None,
+    neighbours: Annotated[
+        str, typer.Option(help="A word, of word vectors: the words that are nearest.")
+    ] = "",
+    analogy: Annotated[
+        tuple[str, str, str] | None,
+        typer.Option(help="Three words, of word vectors: a is to b as c is to the answer."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Answer each line with a line. With --nbest up to N lines of score<TAB>text for each."""
+    from saccade.data.lines import input_lines
+    from saccade.errors import ConfigError
+    from saccade.runs.machine import tune_malloc
+    from saccade.runs.printing import lines_in_words, one_line, printed, warning_of_unknown
+    from saccade.runs.run import LINES_AT_ONCE, load
+    from saccade.training.report import counting
+
+    end_quietly()
+    if details and not as_json:
+        raise ConfigError("--details are for programs to read: add --json")
+    wanted = decode_settings(settings, engine, int8)
+    wanted |= {"width": width} if width is not None else {}
+    wanted |= {"kind": "sample"} if sample else {}
+    tune_malloc()
+    device = device_for(wanted)
+    model = load(run, device)
+    fellows = [load(other, device) for other in others or []]
+    if model.config.task.kind == "forecast":
+        from saccade.inspect.forecast import show
+
+        useless = {"--width": width, "--prefix": prefix, "--prefixes": prefixes, "--with": others}
+        useless |= {"--stream": stream, "--details": details, "--nbest": nbest > 1 and not sample}
+        options = [name for name, value in useless.items() if value]
+        print(show(model, file, quantiles, nbest if sample else 0, wanted, plot, as_json, options))
+        return
+    if quantiles or plot:
+        raise ConfigError("--quantiles and --plot are for forecasts: leave them out")
+    named = file is not None and str(file) != "-"
+    name = str(file) if named else "standard input"
+    unknown: list[int] = []  # of each line that has what the model has no token for
+    model.root = media_root(settings)
+    asked = neighbours or " ".join(analogy or ())
+    nbest = NEIGHBOURS if asked and nbest == 1 else nbest
+    inputs: Any = model.sources(file) if file and model.reads(file) else input_lines(file)
+    alone = file is not None and model.is_input(file)
+    if alone:  # not a list of inputs
+        inputs = [str(file)]
+    if fill:
+        model.require_fill(file)
+        inputs, name, alone = [fill], "--fill", True
+    if asked:
+        model.require_vectors()
+        inputs, alone = [asked], True
+    if stream:
+        lone = nbest == 1 and (width or 1) == 1 and not (prefix or prefixes or others or as_json)
+        if not lone or int8 or engine == "ctranslate2":
+            raise ConfigError(
+                "--stream writes one answer, greedy or with --sample, and takes --set; leave out "
+                "--width, --nbest, --prefix, --prefixes, --with, --engine, --int8 and --json"
+            )
+        request = model.text_request(wanted)
+        for number, item in enumerate(inputs, 1):
+            for piece in model.stream_text(
+                item, number=number, request=request, file=None if alone else name
+            ):
+                print(one_line(piece), end="", flush=True)
+            print(flush=True)
+            unknown += [count] if (count := model.unknown(item)) else []
+        if unknown:
+            say(warning_of_unknown(unknown, model.task))
+        return
+    scored = as_json or nbest > 1
+    request = model.request(
+        nbest=nbest, settings=wanted, scored=scored, details=details, others=fellows
+    )
+    if prefix or prefixes:
+        model.check_prefix(prefix)
+    begin: Any = input_lines(prefixes) if prefixes else repeat(prefix)
+    at_once = 1 if not named and sys.stdin.isatty() else LINES_AT_ONCE
+    lost = 0
+    found = model.stream(inputs, request, begin, at_once, None if alone else name)
+    with model:  # its processes end with it, also when it is interrupted
+        for number, one in enumerate(counting(found, file if named and not alone else None), 1):
+            if one.problem and asked:
+                raise ConfigError(one.problem)
+            if one.problem:
+                lost += 1
+                say(f"{model.place(number, name)}: {one.problem}; left empty")
+            unknown += [one.unknown] if one.unknown else []
+            print("\n".join(printed(one, nbest, as_json, model.task)))
+    if unknown:
+        say(warning_of_unknown(unknown, model.task))
+    if lost:
+        say(f"{lines_in_words(lost)} could not be answered: left empty")
+    if prefixes and next(begin, None) is not None:
+        say(f"{prefixes}: more lines than there were inputs; the last ones were not used")

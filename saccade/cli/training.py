@@ -1,0 +1,110 @@
+"""Commands that make runs: train, resume."""
+
+import shlex
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from saccade.cli.options import (
+    DataOrConfig,
+    DevFiles,
+    RunFolder,
+    Settings,
+    TaskName,
+    gather_settings,
+    say,
+)
+
+
+def train(
+    data: DataOrConfig,
+    task: TaskName = None,
+    dev: DevFiles = None,
+    from_run: Annotated[
+        Path | None,
+        typer.Option("--from", help="A run to start from: vocabulary and weights."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The run's directory.")] = None,
+    seeds: Annotated[int | None, typer.Option(help="So many runs, which predict together.")] = None,
+    settings: Settings = None,
+) -> None:
+    """Train a model from a raw file. What you do not set is chosen for you."""
+    from saccade.training.stop import Interrupted, Stop
+
+    with Stop() as stop:
+        from saccade.training.session import fill, new_folder, save_unprepared, start
+
+        raw, where = gather_settings(data, task, dev, settings)
+        if seeds is not None:
+            raw["train"] = {**raw.get("train", {}), "seeds": seeds}
+        if from_run is not None:
+            raw["start"] = {**raw.get("start", {}), "run": str(from_run)}
+        try:
+            with stop.interruptible():
+                config, reason, seen = fill(raw, where)
+        except Interrupted:
+            _stopped(save_unprepared(raw, out))
+        folder = new_folder(config, out)
+        say(f"{config.data.train[0]}: {reason}")
+        _follow(start(config, folder, stop, seen), folder)
+        _follow_seeds(folder, stop)
+
+
+def resume(
+    run: RunFolder,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="A limit to raise, as in --set train.steps=2000."),
+    ] = None,
+) -> None:
+    """Go on with a run that was stopped. With a higher limit one that has ended goes on, too."""
+    from saccade.training.stop import Stop
+
+    with Stop() as stop:
+        from saccade.config import assign_text
+        from saccade.runs.folder import flat, read_settings
+        from saccade.training.session import resume as go_on
+
+        read_settings(run)  # is it a run at all?
+        raw: dict[str, Any] = {}
+        for setting in settings or []:
+            assign_text(raw, setting)
+        _follow(go_on(run, stop, flat(raw)), run)
+        _follow_seeds(run, stop, flat(raw))
+
+
+def _stopped(folder: Path) -> NoReturn:
+    say(f"all is saved; go on with: saccade resume {shlex.quote(str(folder))}")
+    raise typer.Exit(75)
+
+
+def _follow(events: Any, folder: Path, whole: Path | None = None) -> None:
+    """Show a training run to its end; once stopped it is the `whole` that can be resumed."""
+    from saccade.training.events import Finished, Prepared
+    from saccade.training.report import show
+
+    for event in show(events, folder):
+        if isinstance(event, Prepared) and not event.start:
+            say(f"all settings are in {folder / 'config.toml'}")
+        if isinstance(event, Finished) and event.stopped:
+            _stopped(whole or folder)
+        if isinstance(event, Finished):
+            for name, value in event.scores.items():
+                print(f"{name}\t{value:.4f}")
+
+
+def _follow_seeds(folder: Path, stop: Any, limits: dict[str, Any] | None = None) -> None:
+    """The same with the run's other seeds; then a table, and what can be done with the whole."""
+    from saccade.runs.folder import read_config
+    from saccade.training.seeds import compare_seeds, other_seeds
+
+    config = read_config(folder)
+    for number, (member, events) in enumerate(other_seeds(folder, stop, limits), 2):
+        say(f"seed {number} of {config.train.seeds}")
+        _follow(events, member, folder)
+    if config.train.seeds > 1:
+        print("metric\tmean\tdeviation\tensemble")
+        for name, middle, spread, together in compare_seeds(folder, config).rows():
+            print(f"{name}\t{middle:.4f}\t{spread:.4f}\t{together:.4f}")
+    say(f"the run is in {folder}; next: saccade predict {shlex.quote(str(folder))} FILE")
