@@ -35,6 +35,8 @@ class Classify(LabelTask):
             "loss": nll / len(gold),
             "accuracy": metrics.accuracy(gold, guess),
             "macro_f1": metrics.macro_f1(gold, guess),
+            "matthews": metrics.matthews(gold, guess),
+            **metrics.f1_of_two(self.labels.labels, gold, guess),
         }
 
     def predict(

@@ -72,6 +72,7 @@ class Tag(LabelTask):
         flat_gold = [tag for row in gold for tag in row]
         flat_guess = [tag for row in guess for tag in row]
         found = {"loss": nll / count, "accuracy": metrics.accuracy(flat_gold, flat_guess)}
+        found |= metrics.f1_of_two(self.labels.labels, flat_gold, flat_guess)
         if metrics.is_bio(self.labels.labels):
             found["span_f1"] = metrics.span_f1(gold, guess)[2]
         return found
