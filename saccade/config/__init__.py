@@ -57,6 +57,7 @@ from saccade.config.objectives import (
     Unilm,
     Word2Vec,
 )
+from saccade.config.parallel import Parallel
 from saccade.config.readers import (
     Label,
     Media,
@@ -144,6 +145,7 @@ __all__ = [
     "Numbers",
     "Objective",
     "Output",
+    "Parallel",
     "PerToken",
     "PerWord",
     "Permuted",

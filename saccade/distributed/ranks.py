@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from saccade.errors import TrainingError
 
@@ -33,6 +33,13 @@ class Ranks:
     """This process among those that share each batch; alone, it has nobody to wait for."""
 
     rank, size = 0, 1
+    lockstep = False  # whether all do each forward pass together, and so as many of them
+    stopping = False  # whether any of them was asked to stop
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether this process needs the weights that predict."""
+        return self.rank == 0
 
     def part(self, rows: int) -> tuple[int, int]:
         """Which rows of a batch are this rank's: the first, and the one after the last."""
@@ -49,6 +56,13 @@ class Ranks:
     def add(self, gradients: Sequence[Tensor | None], note: Any) -> list[Any]:
         """Sum gradients over all ranks, in place; and every rank's note."""
         return self.exchange(note)
+
+    def sync(self, network: nn.Module, last: bool) -> None:
+        """Say whether the next backward pass is the last of a step."""
+
+    def norm(self, gradients: Sequence[Tensor]) -> Tensor:
+        """The norm of all gradients together."""
+        return torch.nn.utils.get_total_norm(gradients)
 
     @contextmanager
     def all_threads(self) -> Iterator[None]:
@@ -213,6 +227,11 @@ def end_with_parent() -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
+
+
+def is_sharded(network: nn.Module) -> bool:
+    """Whether weights are in parts in several processes, to be gathered where they are used."""
+    return hasattr(network, "unshard")  # of torch's FSDPModule, which takes a while to import
 
 
 def possible() -> bool:

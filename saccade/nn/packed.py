@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from saccade.errors import ConfigError
 from saccade.nn.attention import Concat
+from saccade.nn.loss import Vocabulary
 from saccade.nn.products import Linear
 from saccade.nn.recurrent import LayerState
 
@@ -160,7 +161,8 @@ def _replaced(network: nn.Module, linear: Packing) -> nn.Module:
             others[id(layer)] = PackedRecurrent(layer, linear)
     for parent in network.modules():
         for child in parent.children():
-            if type(child) is not Linear or isinstance(parent, Concat):  # that cuts its matrix
+            plain = type(child) in (Linear, Vocabulary)
+            if not plain or isinstance(parent, Concat):  # that cuts its matrix
                 continue
             if child.out_features >= ROW_MULTIPLE:  # else nothing is won
                 others[id(child)] = linear(child)
