@@ -25,6 +25,9 @@ from saccade.runs.machine import out_of_memory
 from saccade.training.stop import Interrupted, Stop
 
 
+BATCH_STRIDE = 0x9E3779B97F4A7C15  # between the seeds of a step's batches, of all bits
+
+
 @dataclass(frozen=True, slots=True)
 class Sums:
     """What a step is made of, beside the gradients that are left on the weights."""
@@ -120,9 +123,12 @@ class Gradients:
     def sum_once(
         self, batches: Sequence[Batch], carry: Any, progress: float, step: int, stop: Stop
     ) -> Sums:
-        """Forward and backward through every batch; the random numbers are those of the step."""
+        """Forward and backward through every batch.
+
+        The random numbers are those of the step and the batch: a rank that has no rows of one has
+        drawn none.
+        """
         self.trying = None
-        seed_all((self.seed * 1_000_003 + step) % 2**63, self.device)
         if self.halved is not None:
             self.halved.cast()
         half = self.dtype != torch.float32 and self.halved is None
@@ -135,9 +141,11 @@ class Gradients:
         nll, count = torch.zeros((), device=self.device), 0
         for number, batch in enumerate(batches, 1):
             carries = []
+            seed = self.seed * 1_000_003 + step + (number - 1) * BATCH_STRIDE
+            seed_all(seed % 2**63, self.device)
             if self.ranks.lockstep:
                 self.ranks.sync(self.network, number == len(batches))
-            for some, state in self.slices(batch, carry):
+            for some, state in self.slices(batch, carry, own=number > 1):
                 if stop.asked:
                     raise Interrupted
                 with inside():
@@ -154,8 +162,11 @@ class Gradients:
             carry = concat(carries) if len(carries) > 1 else carries[0] if carries else None
         return Sums(nll, count, carry)
 
-    def slices(self, batch: Batch, carry: Any) -> Iterator[tuple[Batch, Any]]:
-        """This rank's rows on the device, at once or in slices, each with what it carries on."""
+    def slices(self, batch: Batch, carry: Any, own: bool) -> Iterator[tuple[Batch, Any]]:
+        """This rank's rows on the device, at once or in slices, each with what it carries on.
+
+        `carry` is that of all rows, or this rank's `own`.
+        """
         fits = self.too_large is None or batch.count * batch.width < self.too_large
         if fits and self.ranks.size == 1:
             self.trying = batch, batch.count
@@ -163,11 +174,12 @@ class Gradients:
             return
         before = random_state(self.device)
         here = 0 if batch.part is None else batch.part.first  # of the rows that were read
+        carried = self.ranks.part(batch.count)[0] if own else 0
         for cut in self.cuts(batch):
             rows = torch.arange(cut.first, cut.last)
             self.trying = batch, len(rows)
             set_random_state(before, self.device)
-            some = None if carry is None else select(carry, rows.to(self.device))
+            some = None if carry is None else select(carry, (rows - carried).to(self.device))
             with slice_of(cut):
                 yield batch.rows(rows - here).to(self.device), some
         if self.ranks.lockstep and self.is_idle(batch):

@@ -22,7 +22,7 @@ def check(kinds: tuple[str, ...], size: int, folder: Path) -> int:
     for name, one in found.items():
         assert one["count"], name
         assert one["loss"] < 1e-6, (name, one)
-        assert one["gradients"] < 1e-6, (name, one)
+        assert one["gradients"] < 2e-6, (name, one)  # relative, of all together
     return len(found)
 
 
