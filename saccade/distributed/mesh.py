@@ -18,7 +18,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from saccade import config as c
-from saccade.distributed.ranks import Ranks
+from saccade.distributed.ranks import Ranks, local
 from saccade.distributed.world import World
 from saccade.errors import ConfigError
 
@@ -72,13 +72,10 @@ def layout_of(parallel: c.Parallel, size: int) -> Layout:
     return Layout(data, shard, tensor)
 
 
-def local(tensor: Tensor) -> Tensor:
-    """The part of a tensor that is here."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
-
-
 class MeshRanks(Ranks):
     """This process in a layout of those that were started together."""
+
+    together = True
 
     def __init__(self, world: World, layout: Layout, device: torch.device):
         self.world, self.layout = world, layout
@@ -89,7 +86,6 @@ class MeshRanks(Ranks):
         for group in (*(self.mesh.get_group(name) for name in NAMES), self.replicas):
             if group is not None and group is not dist.group.WORLD:
                 _set_timeout(group, world.timeout)
-        self.parameters: Sequence[Tensor] = ()  # whose gradients are added up
 
     def _replicas(self) -> Any:
         """The processes that have the same part of the weights, and other rows."""
@@ -98,6 +94,9 @@ class MeshRanks(Ranks):
             group = dist.new_group(list(range(t, self.size, self.layout.tensor)))
             found = group if self.rank % self.layout.tensor == t else found
         return found
+
+    def __str__(self) -> str:
+        return str(self.layout)
 
     @property
     def lockstep(self) -> bool:  # type: ignore[override]
@@ -117,7 +116,8 @@ class MeshRanks(Ranks):
         return first, last
 
     def order(self, *what: Any) -> None:
-        self.world.order(*what)
+        if self.rank == 0:
+            self.world.order(*what)
 
     def exchange(self, note: Any) -> list[Any]:
         return self.world.exchange(note)

@@ -11,11 +11,10 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.fsdp import OffloadPolicy
-from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.utils.checkpoint import checkpoint
 
 from saccade import config as c
@@ -102,26 +101,3 @@ def recomputed(forward: Callable[..., Any]) -> Callable[..., Any]:
         return checkpoint(forward, *arguments, use_reentrant=False, context_fn=contexts, **named)
 
     return run
-
-
-# --- parts and wholes -----------------------------------------------------------------------------
-
-
-def whole(tensor: Tensor) -> Tensor:
-    """All of a tensor, wherever its parts are: for all processes at once."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-
-
-def put(into: Tensor, found: Tensor) -> None:
-    """Copy a whole tensor into one that may be a part of it; without the others."""
-    if isinstance(into, DTensor):
-        found = found.to(into.device)
-        found = distribute_tensor(found, into.device_mesh, into.placements, src_data_rank=None)
-    into.copy_(found)
-
-
-def like(parameter: Tensor, local: Tensor) -> Tensor:
-    """A tensor of which this process has the same part as of a parameter."""
-    if not isinstance(parameter, DTensor) or isinstance(local, DTensor):
-        return local
-    return DTensor.from_local(local, parameter.device_mesh, parameter.placements, run_check=False)

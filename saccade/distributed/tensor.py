@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distrib
 from torch.distributed.tensor.parallel import ParallelStyle, parallelize_module
 
 from saccade import config as c
-from saccade.distributed.mesh import local
+from saccade.distributed.ranks import local
 from saccade.errors import ConfigError
 from saccade.nn.attention import CrossAttention, SelfAttention
 from saccade.nn.loss import CHUNK_LOGITS, Loss, Vocabulary

@@ -17,7 +17,8 @@ from saccade import config as c
 from saccade.data.batches import Loader
 from saccade.distributed import world as worlds
 from saccade.distributed.mesh import MeshRanks, layout_of
-from saccade.distributed.parallelize import parallelize, whole
+from saccade.distributed.parallelize import parallelize
+from saccade.distributed.ranks import whole
 from saccade.runs.folder import read_config
 from saccade.setup.prepare import reopen
 from saccade.training.gradients import Gradients
