@@ -82,6 +82,7 @@ def collate_part(corpus: Corpus, rows: Array, split: Split, draw: Draw | None = 
     first, last = split(len(rows))
     some = rows[first:last] if last > first else rows[:1]
     words = 0
+    sources: tuple[Padded, ...]
     if isinstance(corpus.target, Windows):
         sources, target = corpus.target.parts(some)
     else:
@@ -94,9 +95,7 @@ def collate_part(corpus: Corpus, rows: Array, split: Split, draw: Draw | None = 
     return Batch(sources, target, RowSlice(first, last, len(rows), words))
 
 
-def padded(
-    column: AnyColumn, rows: Array, draw: Draw | None = None, width: int = 0
-) -> Padded:
+def padded(column: AnyColumn, rows: Array, draw: Draw | None = None, width: int = 0) -> Padded:
     """Some rows of a column as one tensor; ids have this width, or that of the longest."""
     if not isinstance(column, Column):
         assert isinstance(column, Features)

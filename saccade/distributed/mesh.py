@@ -104,7 +104,7 @@ class MeshRanks(Ranks):
         return not self.layout.whole
 
     @property
-    def evaluates(self) -> bool:  # type: ignore[override]
+    def evaluates(self) -> bool:
         return True
 
     @property

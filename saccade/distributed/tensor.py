@@ -51,9 +51,7 @@ def plan_of(block: nn.Module, positions: "Positions | None") -> dict[str, Parall
         if isinstance(module, SelfAttention | CrossAttention | FeedForward):
             plan[name] = Enter(positions)
             for inner, _ in module.named_children():
-                plan[f"{name}.{inner}"] = (
-                    Rows(positions) if inner in ("out", "down") else Columns()
-                )
+                plan[f"{name}.{inner}"] = Rows(positions) if inner in ("out", "down") else Columns()
             if isinstance(module, FeedForward) and module.activation in GATED:
                 plan[f"{name}.up"] = GatedColumns()
         elif isinstance(module, nn.LayerNorm | nn.RMSNorm) and positions is not None:
@@ -66,7 +64,9 @@ def check_tensor(config: c.Config, width: int) -> None:
     parts = {"encoder": config.encoder, "decoder": config.decoder}
     found = {name: part for name, part in parts.items() if isinstance(part, c.Transformer)}
     if not found:
-        raise ConfigError("parallel: tensor is for Transformers: set it to 1, and use data or shard")
+        raise ConfigError(
+            "parallel: tensor is for Transformers: set it to 1, and use data or shard"
+        )
     for name, part in found.items():
         sizes = {"num_heads": part.num_heads, "ff_dim": part.ff_dim}
         if part.num_kv_heads:
@@ -78,9 +78,13 @@ def check_tensor(config: c.Config, width: int) -> None:
                     "tensor that does"
                 )
         if part.positions == "relative":
-            raise ConfigError(f"parallel: tensor: {name}.positions 'relative' is not divided: use 1")
+            raise ConfigError(
+                f"parallel: tensor: {name}.positions 'relative' is not divided: use 1"
+            )
         if config.parallel.sequence and (part.dropout or part.attention_dropout):
-            raise ConfigError(f"parallel: sequence needs {name}.dropout = 0: positions are in parts")
+            raise ConfigError(
+                f"parallel: sequence needs {name}.dropout = 0: positions are in parts"
+            )
     if isinstance(config.start, c.LowRank):
         raise ConfigError("parallel: tensor: start.kind 'lora' is not divided: set tensor to 1")
 
@@ -113,7 +117,7 @@ class Positions:
         def start(*arguments: Any) -> Tensor:
             return self.split(begin(*arguments))
 
-        stack.start = start  # type: ignore[method-assign]
+        stack.start = start  # type: ignore[method-assign, assignment]
 
     def _spread(self, x: Tensor) -> DTensor:
         shape = torch.Size((x.size(0), self.number, *x.shape[2:]))
@@ -152,6 +156,11 @@ def shard(module: nn.Module, name: str, mesh: DeviceMesh, dim: int) -> None:
         setattr(module, name, nn.Parameter(part, requires_grad=whole.requires_grad))
 
 
+def replace_forward(module: nn.Module, forward: Callable[[Tensor], Tensor]) -> None:
+    """Let a module compute otherwise; its hooks and its name stay."""
+    module.forward = forward
+
+
 class Enter(ParallelStyle):
     """Attention or a feed-forward network: what it reads is about to be computed on in parts."""
 
@@ -184,7 +193,7 @@ class Columns(ParallelStyle):
         def forward(x: Tensor) -> Tensor:
             return linear(x, local(module.weight), _local(module.bias))
 
-        module.forward = forward  # type: ignore[method-assign]
+        replace_forward(module, forward)
         return module
 
 
@@ -204,7 +213,7 @@ class GatedColumns(ParallelStyle):
             bias = None if module.bias is None else enter(module.bias, device_mesh)[rows]
             return linear(x, enter(module.weight, device_mesh)[rows], bias)
 
-        module.forward = forward  # type: ignore[method-assign]
+        replace_forward(module, forward)
         return module
 
 
@@ -227,7 +236,7 @@ class Rows(ParallelStyle):
                 return y
             return y + (module.bias if by_position is None else enter(module.bias, device_mesh))
 
-        module.forward = forward  # type: ignore[method-assign]
+        replace_forward(module, forward)
         return module
 
 
@@ -239,22 +248,18 @@ class PartNorm(ParallelStyle):
         self.positions = positions
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        begin = partial(enter, mesh=device_mesh)
-        forward: Callable[[Tensor], Tensor]
-        match module:
-            case nn.LayerNorm():
+        if not isinstance(module, nn.LayerNorm | nn.RMSNorm):
+            return module  # with post-norm a stack has none at its end
 
-                def forward(x: Tensor) -> Tensor:
-                    weights = begin(module.weight), begin(module.bias)
-                    return F.layer_norm(x, module.normalized_shape, *weights, module.eps)
-            case nn.RMSNorm():
+        norm: Any = module
 
-                def forward(x: Tensor) -> Tensor:
-                    weight = begin(module.weight)
-                    return F.rms_norm(x, [*module.normalized_shape], weight, module.eps)
-            case _:  # with post-norm a stack has none at its end
-                return module
-        module.forward = forward  # type: ignore[method-assign]
+        def forward(x: Tensor) -> Tensor:
+            weight, size = enter(norm.weight, device_mesh), list(norm.normalized_shape)
+            if isinstance(norm, nn.RMSNorm):
+                return F.rms_norm(x, size, weight, norm.eps)
+            return F.layer_norm(x, size, weight, enter(norm.bias, device_mesh), norm.eps)
+
+        replace_forward(module, forward)
         return module
 
 
@@ -291,7 +296,7 @@ def _share_table(table: Embedding, mesh: DeviceMesh, first: int) -> None:
         vectors = computed(summed(found, mesh))
         return vectors if table.scale == 1.0 else vectors * table.scale
 
-    table.forward = forward  # type: ignore[method-assign]
+    replace_forward(table, forward)
 
 
 def _share_output(output: Vocabulary, mesh: DeviceMesh, first: int, size: int) -> None:
@@ -307,9 +312,10 @@ def _share_output(output: Vocabulary, mesh: DeviceMesh, first: int, size: int) -
     def loss(hidden: Tensor, targets: Tensor, smoothing: float = 0.0) -> Loss:
         weight, bias = local(output.weight), _local(output.bias)
         found = _Shared.apply(hidden, weight, bias, targets, smoothing, mesh, first, size)  # type: ignore[no-untyped-call]
-        return Loss(*found, targets.numel())
+        total, nll = found
+        return Loss(total, nll, targets.numel())
 
-    output.forward = forward  # type: ignore[method-assign]
+    replace_forward(output, forward)
     output.loss = loss  # type: ignore[method-assign]
 
 

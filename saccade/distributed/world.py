@@ -16,6 +16,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
 from saccade.errors import ConfigError, TrainingError
 
@@ -27,7 +29,7 @@ SILENT_SECONDS = 4.0  # without a beat: ended, or stopped
 EXIT_SECONDS = 5.0  # that the others have to end by themselves
 
 
-class Lost(TrainingError):
+class Lost(TrainingError):  # noqa: N818
     """One of the processes has ended, or hangs; `said` where another one says so."""
 
     said = False
@@ -62,9 +64,9 @@ class World:
             torch.cuda.set_device(self.local_rank)
         try:
             limit = timedelta(seconds=seconds)
-            store, _, _ = next(dist.rendezvous("env://", self.rank, self.size, timeout=limit))
+            store, _, _ = next(rendezvous("env://", self.rank, self.size, timeout=limit))
             store.set_timeout(limit)
-            self.store = dist.PrefixStore("saccade", store)
+            self.store = PrefixStore("saccade", store)
             arrived = self.store.add("arrived", 1)
             while arrived < self.size:  # before any group is made: it would wait for ever
                 if (seconds := seconds - 0.05) < 0:
@@ -73,7 +75,7 @@ class World:
                 arrived = self.store.add("arrived", 0)
             dist.init_process_group(
                 "cpu:gloo,cuda:nccl" if cuda else "gloo",
-                store=dist.PrefixStore("groups", store),
+                store=PrefixStore("groups", store),
                 rank=self.rank,
                 world_size=self.size,
                 timeout=timedelta(seconds=ORDER_SECONDS),
@@ -193,7 +195,16 @@ class World:
 
 
 def _is_connection(text: str) -> bool:
-    words = ("gloo", "Connection", "connection", "imed out", "NCCL", "peer", "socket", "Broken pipe")
+    words = (
+        "gloo",
+        "Connection",
+        "connection",
+        "imed out",
+        "NCCL",
+        "peer",
+        "socket",
+        "Broken pipe",
+    )
     return any(word in text for word in words)
 
 

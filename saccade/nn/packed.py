@@ -161,9 +161,10 @@ def _replaced(network: nn.Module, linear: Packing) -> nn.Module:
             others[id(layer)] = PackedRecurrent(layer, linear)
     for parent in network.modules():
         for child in parent.children():
-            plain = type(child) in (Linear, Vocabulary)
+            plain = type(child) is Linear or type(child) is Vocabulary
             if not plain or isinstance(parent, Concat):  # that cuts its matrix
                 continue
+            assert isinstance(child, Linear)
             if child.out_features >= ROW_MULTIPLE:  # else nothing is won
                 others[id(child)] = linear(child)
     kept = {id(p): p for p in network.parameters()}  # shared, where they are not packed

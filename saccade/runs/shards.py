@@ -1,7 +1,8 @@
 """Tensors that are in parts in several processes, on disk: every process writes and reads its own.
 
 By torch.distributed.checkpoint, as safetensors with where each part belongs: what was written by
-four processes is read by two, or by one. Never pickle.
+four processes is read by two, or by one. Never pickle. torch's module is imported where it is
+used: it takes half a second.
 """
 
 import logging
@@ -11,7 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch.distributed.checkpoint as dcp
 from torch import Tensor
 
 from saccade.errors import CheckpointError
@@ -21,9 +21,12 @@ FOLDER = "shards"  # in a checkpoint
 
 def write(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """Write the parts of tensors into a checkpoint's folder; for all processes at once."""
-    writer = dcp.HuggingFaceStorageWriter(str(path / FOLDER), save_distributed=True)
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
+    from torch.distributed.checkpoint.state_dict_saver import save
+
+    writer = HuggingFaceStorageWriter(str(path / FOLDER), save_distributed=True)
     with _quietly():
-        dcp.save(dict(tensors), storage_writer=writer)
+        save(dict(tensors), storage_writer=writer)
 
 
 def shapes(path: Path) -> dict[str, Any]:
@@ -39,15 +42,19 @@ def shapes(path: Path) -> dict[str, Any]:
 
 def read(path: Path, into: dict[str, Tensor]) -> None:
     """Read tensors, or the parts of them that are this process's."""
+    from torch.distributed.checkpoint.state_dict_loader import load
+
     try:
         with _quietly():
-            dcp.load(into, storage_reader=_reader(path), no_dist=True)
+            load(into, storage_reader=_reader(path), no_dist=True)
     except Exception as error:
         raise CheckpointError(f"{path / FOLDER}: cannot be read: {error}") from None
 
 
 def _reader(path: Path) -> Any:
-    return dcp.HuggingFaceStorageReader(str(path / FOLDER))
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+
+    return HuggingFaceStorageReader(str(path / FOLDER))
 
 
 @contextmanager

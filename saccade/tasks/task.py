@@ -294,7 +294,7 @@ class Sharing(Protocol):
     def exchange(self, note: Any) -> list[Any]: ...
 
 
-class Abandoned(Exception):
+class Abandoned(Exception):  # noqa: N818
     """An evaluation that the first process has left."""
 
 
@@ -310,6 +310,12 @@ def sharing(ranks: Sharing) -> Iterator[None]:
         yield
     finally:
         _together.reset(token)
+
+
+def sharers() -> int:
+    """How many processes evaluate together."""
+    ranks = _together.get()
+    return 1 if ranks is None else ranks.size
 
 
 def shared(items: Iterable[Item], work: Callable[[Item], Result]) -> Iterator[Result]:

@@ -24,7 +24,6 @@ from saccade.nn.state import concat, leaves, select, with_leaves
 from saccade.runs.machine import out_of_memory
 from saccade.training.stop import Interrupted, Stop
 
-
 BATCH_STRIDE = 0x9E3779B97F4A7C15  # between the seeds of a step's batches, of all bits
 
 

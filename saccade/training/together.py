@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -70,18 +70,9 @@ def meeting(stop: Stop) -> Iterator[World | None]:
         raise
     finally:
         if whole and world.rank == 0:
-            with suppressed():
+            with suppress(Lost, RuntimeError):  # they may be gone
                 world.order("end", code)
         leave()
-
-
-@contextmanager
-def suppressed() -> Iterator[None]:
-    """Inside, it does not matter whether the others are still there."""
-    try:
-        yield
-    except (Lost, RuntimeError):
-        pass
 
 
 def agreed(world: World | None, make: Callable[[], Made], paths: Callable[[Made], Any]) -> Made:

@@ -73,10 +73,10 @@ def sums(
         gradients.ranks = ranks
     batches = Loader(lambda n: ready.task.epoch(ready.train, n), 0, split).take(0, 0, 2)
     found = gradients.sum(batches, None, 0.5, 3, Stop())
-    grads = {
-        name: whole(p.grad) for name, p in network.named_parameters() if p.grad is not None
-    }
-    norm = float((ranks or gradients.ranks).norm([p.grad for p in parameters if p.grad is not None]))
+    grads = {name: whole(p.grad) for name, p in network.named_parameters() if p.grad is not None}
+    norm = float(
+        (ranks or gradients.ranks).norm([p.grad for p in parameters if p.grad is not None])
+    )
     return float(found.nll), found.count, grads | {"norm": torch.tensor(norm)}
 
 
