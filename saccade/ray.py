@@ -9,6 +9,7 @@ Ray reads, spreads, retries and writes; every actor loads the run once. docs.ray
 """
 
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ def predict(
     `gpus` of a machine.
     """
     try:
-        import ray.data  # noqa: F401
+        import_module("ray.data")
     except ImportError:
         raise ConfigError("saccade.ray needs Ray: pip install 'saccade[ray]'") from None
     folder = Path(run).absolute()

@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TypeAlias
+from typing import Any, BinaryIO, TypeAlias
 
 from saccade.errors import DataError
 
@@ -310,7 +310,8 @@ def _matching(name: str) -> list[str]:
     return found
 
 
-class Part(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Part:
     """One of several parts of a file, which together are all of it, in order."""
 
     number: int  # from 0

@@ -230,11 +230,11 @@ class Rows(ParallelStyle):
         by_position = self.positions
 
         def forward(x: Tensor) -> Tensor:
-            part = linear(x, local(module.weight))
+            part, bias = linear(x, local(module.weight)), getattr(module, "bias", None)
             y = summed(part, device_mesh) if by_position is None else by_position.summed(part)
-            if module.bias is None:
+            if bias is None:
                 return y
-            return y + (module.bias if by_position is None else enter(module.bias, device_mesh))
+            return y + (bias if by_position is None else enter(bias, device_mesh))
 
         replace_forward(module, forward)
         return module

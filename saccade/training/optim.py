@@ -34,7 +34,8 @@ def build_optimizer(learning: Sequence[Group], train: c.Train) -> torch.optim.Op
             ways: dict[str, Any] = {"fused": fused, "foreach": foreach}
             return torch.optim.AdamW(groups, lr=train.rate, betas=train.betas, eps=1e-9, **ways)
         case "sgd":
-            ways = {"fused": fused, "foreach": foreach}
+            in_parts = hasattr(first, "device_mesh")  # torch's kernel for all does not know those
+            ways = {"fused": fused and not in_parts, "foreach": foreach}
             return torch.optim.SGD(groups, lr=train.rate, momentum=train.momentum, **ways)
         case "sparse":
             return RowSGD(groups, train.rate)

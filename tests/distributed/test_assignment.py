@@ -1,4 +1,4 @@
-"""Which rows of which batch are whose: every example once an epoch, whatever the number of ranks."""
+"""Which rows of a batch are whose: every example once an epoch, for any number of ranks."""
 
 import numpy as np
 import pytest
