@@ -89,6 +89,7 @@ class Together:
                 "MKL_NUM_THREADS": "1",
                 "PYTHONPATH": str(ROOT),
                 "PYTHONWARNINGS": "ignore",
+                "SACCADE_RENDEZVOUS_SECONDS": "300",
             }
             environment |= more
             environment |= {"RANK": str(rank)} if "RANK" not in more else {}
@@ -102,7 +103,7 @@ class Together:
             )
             self.processes.append(process)
 
-    def wait(self, seconds: float = 120.0) -> list[tuple[int, str, str]]:
+    def wait(self, seconds: float = 300.0) -> list[tuple[int, str, str]]:
         """For each process its exit code, and what it wrote; none is left."""
         found = []
         try:
@@ -117,5 +118,5 @@ class Together:
         return found
 
 
-def together(size: int, *command: str, seconds: float = 120.0, **more: str) -> list[Any]:
+def together(size: int, *command: str, seconds: float = 300.0, **more: str) -> list[Any]:
     return Together(size, *command, **more).wait(seconds)

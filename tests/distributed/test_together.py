@@ -23,7 +23,7 @@ def written(name: str, folder: Path, **more: Any) -> Path:
     return path
 
 
-def train(size: int, config: Path, out: Path, *settings: str, seconds: float = 120.0) -> list[Any]:
+def train(size: int, config: Path, out: Path, *settings: str, seconds: float = 300.0) -> list[Any]:
     words = [word for setting in settings for word in ("--set", setting)]
     command = ("saccade", "train", str(config), "--out", str(out), *words)
     return together(size, *command, seconds=seconds)
@@ -115,7 +115,7 @@ def started(size: int, config: Path, run: Path, *settings: str) -> Together:
     """A long run, at some step."""
     words = [word for s in ("train.steps=100000", *settings) for word in ("--set", s)]
     processes = Together(size, "saccade", "train", str(config), "--out", str(run), *words)
-    end = time.monotonic() + 120
+    end = time.monotonic() + 300
     while not list((run / "checkpoints").glob("step-*")):
         assert time.monotonic() < end
         assert processes.processes[0].poll() is None
@@ -155,7 +155,7 @@ def test_a_process_that_hangs_is_found_and_named(rank: int, tmp_path: Path) -> N
     hanging.send_signal(signal.SIGSTOP)
     others = [process for process in processes.processes if process is not hanging]
     for process in others:
-        process.wait(60)
+        process.wait(180)
     hanging.send_signal(signal.SIGKILL)
     found = processes.wait()
     text = "".join(err for i, (_, _, err) in enumerate(found) if i != rank)
@@ -174,7 +174,7 @@ def test_a_signal_saves_once_and_all_exit_with_75(
     processes = started(2, written("transformer", tmp_path), tmp_path / "run", *settings)
     for rank in ranks:
         processes.processes[rank].send_signal(signal.SIGTERM)
-    found = processes.wait(60)
+    found = processes.wait(120)
     assert [code for code, _, _ in found] == [75, 75], said(found)
     assert found[0][2].count("all is saved") == 1
     assert "all is saved" not in found[1][2]
@@ -223,10 +223,10 @@ def test_a_missing_rendezvous_is_one_line(tmp_path: Path) -> None:
     config = str(written("transformer", tmp_path))
     environment = {"WORLD_SIZE": "2", "SACCADE_RENDEZVOUS_SECONDS": "3"}
     command = ("saccade", "train", config, "--out", str(tmp_path / "run"))
-    found = Together(1, *command, **environment).wait(60)
+    found = Together(1, *command, **environment).wait(180)
     assert found[0][0] == 2
     assert "rank 0 of 2: no rendezvous at 127.0.0.1" in found[0][2]
     assert len(found[0][2].splitlines()) == 1
-    found = Together(1, *command, MASTER_ADDR="", **environment).wait(60)
+    found = Together(1, *command, MASTER_ADDR="", **environment).wait(180)
     assert found[0][0] == 2
     assert "MASTER_ADDR not set" in found[0][2]

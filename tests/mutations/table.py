@@ -5,6 +5,7 @@ from tests.mutations.media import MEDIA
 from tests.mutations.networks import MODELS, NN
 from tests.mutations.numbers import NUMBERS
 from tests.mutations.objectives import OBJECTIVES
+from tests.mutations.processes import PROCESSES
 from tests.mutations.searches import DECODING
 from tests.mutations.tables import TABLES
 from tests.mutations.trainings import MEASURES, TRAINING
@@ -13,4 +14,5 @@ from tests.mutations.vectors import WORDS
 MUTATIONS = (
     *(*NN, *MODELS, *DECODING, *TRAINING, *MEASURES),
     *(*MEDIA, *TABLES, *NUMBERS, *FORECASTS, *OBJECTIVES, *WORDS),
+    *PROCESSES,
 )
