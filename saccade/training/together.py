@@ -58,7 +58,8 @@ def meeting(stop: Stop) -> Iterator[World | None]:
     stop.with_others(STOP_SECONDS, speaks=world.rank == 0)
     code, whole = 0, True
     try:
-        yield world
+        with world.guarded():  # whatever waits for the others, as a gathered weight does
+            yield world
     except Lost as error:
         whole = False
         if not error.said:
