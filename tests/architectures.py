@@ -86,6 +86,7 @@ DECODERS: dict[str, dict[str, Any]] = {
     | {"positions": "rotary", "norm": "rms", "activation": "swiglu"},
     "transformer_learned": TRANSFORMER | {"positions": "learned", "max_positions": 40},
     "transformer_none": TRANSFORMER | {"positions": "none"},
+    "edit": RECURRENT | {"kind": "edit"},
     **PUBLISHED,
     "gpt2": TRANSFORMER
     | {"positions": "learned", "max_positions": 40, "activation": "gelu_tanh"}

@@ -186,3 +186,17 @@ def test_a_large_corpus_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert order > 0
     assert batch > 0
     assert batches > 2000 * 8 / 4096
+
+
+def test_n_grams_are_probabilities_and_the_longer_fit_better() -> None:
+    from ngram import KneserNey
+
+    rows = [(5, 6, 7, 8, 3), (5, 6, 8, 3), (6, 7, 8, 3)] * 3
+    fits = []
+    for order in (1, 2, 3):
+        model = KneserNey(rows, order, 10, 2)
+        for history in ((2, 2), (2, 5), (5, 6), (9, 9)):
+            total = sum(model.probability(history[3 - order :], word) for word in range(10))
+            assert total == pytest.approx(1.0)
+        fits.append(model.nll(rows))
+    assert fits == sorted(fits, reverse=True)

@@ -12,7 +12,16 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from saccade import __version__
-from saccade.cli import checking, exchange, looking, measuring, predicting, training
+from saccade.cli import (
+    checking,
+    exchange,
+    looking,
+    measuring,
+    planning,
+    predicting,
+    serving,
+    training,
+)
 from saccade.cli.options import say
 from saccade.errors import SaccadeError
 
@@ -50,10 +59,12 @@ app.command()(measuring.score)
 app.command()(measuring.exact)
 app.command()(measuring.verify)
 app.command()(looking.inspect)
+app.command()(looking.compare)
+app.command()(serving.serve)
 app.command()(checking.check)
 app.command("import")(exchange.import_)
 app.command()(exchange.export)
-app.command()(exchange.outline)
+app.command()(planning.plan)
 
 
 def main() -> NoReturn:

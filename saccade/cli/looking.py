@@ -1,32 +1,125 @@
-"""Commands that show what is inside of a run: inspect."""
+"""Commands that show what is inside of runs: inspect, compare."""
 
+import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from saccade.cli.options import RunFolder, say
+from saccade.cli.options import AsJson, Data, DecodeSettings, RunFolder, decode_settings, say
 
 
 def inspect(
-    run: RunFolder,
-    item: Annotated[
-        str,
-        typer.Argument(help="A text, a photo or a sound; a tab between columns.", metavar="INPUT"),
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            help="A run's directory, and a text, a photo or a sound to look at (a tab between "
+            "columns); with --curves several runs.",
+            metavar="RUN [INPUT]",
+        ),
     ],
-    out: Annotated[Path, typer.Option(help="The picture to write: .png, .svg or .pdf.")],
+    view: Annotated[
+        str,
+        typer.Option(
+            help="attention, tree, tokens, saliency, labels, flow, caption_path, speech, forecast, "
+            "positions or embeddings; else what there is of the run."
+        ),
+    ] = "",
+    out: Annotated[
+        Path | None,
+        typer.Option(help="What to write: .html, .json, .png, .svg or .pdf; else to the terminal."),
+    ] = None,
     target: Annotated[str, typer.Option(help="The output; else what the model predicts.")] = "",
     layer: Annotated[
-        int | None,
-        typer.Option(
-            help="Of a Transformer's attention, from 0; else of a picture's path the last."
-        ),
+        int | None, typer.Option(help="Of attention: the number of a module, from 0.")
     ] = None,
+    head: Annotated[int | None, typer.Option(help="Of attention: a head, from 0.")] = None,
+    ablate: Annotated[
+        bool, typer.Option("--ablate", help="Of attention: what each head is worth.")
+    ] = False,
+    method: Annotated[
+        str, typer.Option(help="Of saliency: gradient, integrated or occlusion.")
+    ] = "",
+    position: Annotated[
+        int | None, typer.Option(help="Of saliency and flow: the part of the output, from 0.")
+    ] = None,
+    untrained: Annotated[
+        bool, typer.Option("--untrained", help="Of flow: with the weights before training.")
+    ] = False,
+    word: Annotated[str, typer.Option(help="Of embeddings: the token to look around.")] = "",
+    curves: Annotated[
+        bool, typer.Option("--curves", help="The training curves of one or several runs.")
+    ] = False,
+    worst: Annotated[
+        int | None, typer.Option(help="So many examples of the dev set that the run finds hardest.")
+    ] = None,
+    probes: Annotated[
+        str, typer.Option(help="A TSV of pairs: group, source, better output, worse output.")
+    ] = "",
+    strange: Annotated[
+        str, typer.Option(help="A file of inputs: which outputs are empty, copied, looping ...")
+    ] = "",
+    settings: DecodeSettings = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Draw what each word of the output attends to: an alignment, or the path over a picture."""
-    from saccade.inspect.view import inspect as draw
+    """Look inside a run: attention, the beam's tree, saliency, gradient flow, curves and more."""
+    from saccade.inspect.command import look, write
+    from saccade.runs.printing import one_line
+
+    options: dict[str, Any] = {
+        "target": target,
+        "layer": layer,
+        "head": head,
+        "ablate": ablate,
+        "method": method,
+        "position": position,
+        "untrained": untrained,
+        "word": word,
+    }
+    chosen = {name: value for name, value in options.items() if value not in ("", None, False)}
+    whole = {"curves": curves, "worst": worst, "probes": probes, "strange": strange}
+    decode = decode_settings(settings, None, False)
+    views = look(words, view, chosen, decode, {k: v for k, v in whole.items() if v}, out)
+    if out is not None:
+        write(views, out)
+        texts = dict.fromkeys(one["text"] for one in views if one.get("text"))
+        print("\n".join(map(one_line, list(texts)[:1])) or one_line(views[0]["kind"]))
+        say(f"drawn to {out}")
+    elif as_json:
+        print(json.dumps(views[0] if len(views) == 1 else {"views": views}, ensure_ascii=False))
+    else:
+        from saccade.inspect.terminal import text_of
+
+        print("\n\n".join(text_of(one) for one in views))
+
+
+def compare(
+    first: RunFolder,
+    second: Annotated[Path, typer.Argument(help="The other run.", metavar="RUN")],
+    data: Data,
+    samples: Annotated[int, typer.Option(help="Of the bootstrap and of randomisation.")] = 2000,
+    lines: Annotated[int, typer.Option(help="How many lines to show that differ most.")] = 10,
+    out: Annotated[Path | None, typer.Option(help="A .html or .json to write.")] = None,
+    settings: DecodeSettings = None,
+    as_json: AsJson = False,
+) -> None:
+    """Tell if two runs differ on the same lines, or if it is chance: paired significance tests."""
+    from saccade.inspect.command import write
+    from saccade.inspect.comparing import compare_runs, text_of
     from saccade.runs.printing import one_line
     from saccade.runs.run import load
 
-    print(one_line(draw(load(run), item, out, target, layer)))
-    say(f"drawn to {out}")
+    wanted = decode_settings(settings, None, False)
+    found = compare_runs(load(first), load(second), data, wanted, samples, lines)
+    if out is not None:
+        write([found], out)
+        say(f"written to {out}")
+    if as_json:
+        print(json.dumps(found, ensure_ascii=False))
+        return
+    print("\n".join(text_of(found)))
+    for line in found["differ_most"]:
+        say(f"line {line['line']}: {one_line(line['source'])}")
+        say(f"  right:  {one_line(line['target'])}")
+        say(f"  first:  {one_line(line['first'])}  ({line['values'][0]:.4g})")
+        say(f"  second: {one_line(line['second'])}  ({line['values'][1]:.4g})")

@@ -31,6 +31,12 @@ def evaluate(
     settings: DecodeSettings = None,
     engine: Engine = None,
     int8: Int8 = False,
+    by_label: Annotated[
+        bool, typer.Option("--by-label", help="Of labels: precision, recall and F1 of each.")
+    ] = False,
+    matrix: Annotated[
+        bool, typer.Option("--confusion", help="Of labels: which is taken for which.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Print the task's metrics on a file."""
@@ -45,11 +51,22 @@ def evaluate(
     fellows = [load(other, device) for other in others or []]
     model = load(run, device)
     model.root = media_root(settings)
+    table = None
+    if by_label or matrix:
+        from saccade.inspect.confusion import confusion, label_lines, matrix_lines
+
+        table = confusion(model, data or [])
     scores = following(model.evaluating(*(data or []), settings=wanted, others=fellows))
     if as_json:
-        print(json.dumps(scores))
-    else:
-        print("\n".join(model.task.report(scores)))
+        more = (
+            {} if table is None else {key: table[key] for key in ("labels", "counts", "by_label")}
+        )
+        print(json.dumps(scores | more, ensure_ascii=False))
+        return
+    print("\n".join(model.task.report(scores)))
+    if table is not None:
+        parts = [label_lines(table)] * by_label + [matrix_lines(table)] * matrix
+        print("\n" + "\n\n".join("\n".join(lines) for lines in parts))
 
 
 def score(

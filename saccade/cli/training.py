@@ -26,6 +26,7 @@ def train(
         typer.Option("--from", help="A run to start from: vocabulary and weights."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The run's directory.")] = None,
+    seeds: Annotated[int | None, typer.Option(help="So many runs, which predict together.")] = None,
     settings: Settings = None,
 ) -> None:
     """Train a model from a raw file. What you do not set is chosen for you."""
@@ -37,6 +38,8 @@ def train(
 
         def gathered() -> tuple[dict[str, Any], str]:
             raw, where = gather_settings(data, task, dev, settings)
+            if seeds is not None:
+                raw["train"] = {**raw.get("train", {}), "seeds": seeds}
             if from_run is not None:
                 raw["start"] = {**raw.get("start", {}), "run": str(from_run)}
             return raw, where
@@ -53,6 +56,7 @@ def train(
             folder = new_folder(config, out)
             say(f"{config.data.train[0]}: {reason}")
             _follow(start(config, folder, stop, seen), folder)
+            _follow_seeds(folder, stop)
 
 
 def resume(
@@ -83,6 +87,7 @@ def resume(
             if world is not None and world.rank:
                 raise typer.Exit(follow(world, stop))
             _follow(go_on(run, stop, flat(raw)), run)
+            _follow_seeds(run, stop, flat(raw))
 
 
 def _stopped(folder: Path) -> NoReturn:
@@ -90,8 +95,8 @@ def _stopped(folder: Path) -> NoReturn:
     raise typer.Exit(75)
 
 
-def _follow(events: Any, folder: Path) -> None:
-    """Show a training run to its end, and say what can be done with it."""
+def _follow(events: Any, folder: Path, whole: Path | None = None) -> None:
+    """Show a training run to its end; once stopped it is the `whole` that can be resumed."""
     from saccade.training.events import Finished, Prepared
     from saccade.training.report import show
 
@@ -99,8 +104,23 @@ def _follow(events: Any, folder: Path) -> None:
         if isinstance(event, Prepared) and not event.start:
             say(f"all settings are in {folder / 'config.toml'}")
         if isinstance(event, Finished) and event.stopped:
-            _stopped(folder)
+            _stopped(whole or folder)
         if isinstance(event, Finished):
             for name, value in event.scores.items():
                 print(f"{name}\t{value:.4f}")
+
+
+def _follow_seeds(folder: Path, stop: Any, limits: dict[str, Any] | None = None) -> None:
+    """The same with the run's other seeds; then a table, and what can be done with the whole."""
+    from saccade.runs.folder import read_config
+    from saccade.training.seeds import compare_seeds, other_seeds
+
+    config = read_config(folder)
+    for number, (member, events) in enumerate(other_seeds(folder, stop, limits), 2):
+        say(f"seed {number} of {config.train.seeds}")
+        _follow(events, member, folder)
+    if config.train.seeds > 1:
+        print("metric\tmean\tdeviation\tensemble")
+        for name, middle, spread, together in compare_seeds(folder, config).rows():
+            print(f"{name}\t{middle:.4f}\t{spread:.4f}\t{together:.4f}")
     say(f"the run is in {folder}; next: saccade predict {shlex.quote(str(folder))} FILE")

@@ -38,7 +38,9 @@ class Rules(Limits):
     repetition: Annotated[float, Field(ge=1.0)] = 1.0  # log p of what was said before, times this
     banned: Tuple = ()  # words or phrases that never come
     only: str = ""  # a file of permitted outputs, one a line
-    tree: bool = False  # every output is a tree in brackets, as in (S (NP he) (VP sits))
+    # every output is a tree in brackets, as in (S (NP he) (VP sits)); words: with as many words as
+    # its source has
+    tree: bool | Literal["words"] = False
     model: str = ""  # the run of a language model with the same vocabulary ...
     model_weight: NonNegative = 0.2  # ... whose log-probabilities are added with this weight
     # the share of the encoder's CTC in the score, beside the decoder's; None is train.ctc

@@ -68,6 +68,24 @@ class RecurrentDecoder(Recurrent):
         return self
 
 
+class RotaryScaling(Strict):
+    """Rotary positions for longer texts than a network was first trained on."""
+
+    kind: Literal["linear", "llama3"] = "llama3"
+    factor: Annotated[float, Field(ge=1.0)] = 8.0  # slower by so much: all pairs, or slow ones
+    # llama3: pairs that turn less than `low` times in `context` tokens are slowed down, those that
+    # turn more than `high` times are not, those between in part
+    low: PositiveFloat = 1.0
+    high: PositiveFloat = 4.0
+    context: Positive = 8192
+
+    @model_validator(mode="after")
+    def ordered(self) -> Self:
+        if self.low >= self.high:
+            raise ValueError(f"low ({self.low}) must be less than high ({self.high})")
+        return self
+
+
 class Transformer(Strict):
     """What a Transformer encoder and a Transformer decoder have in common."""
 
@@ -97,6 +115,7 @@ class Transformer(Strict):
     norm_embedding: bool = False  # a norm before the first block, as in BERT and BART
     position_offset: Annotated[int, Field(ge=0, le=64)] = 0  # unused rows of learned positions
     rotary_theta: PositiveFloat = 10000.0
+    rotary_scaling: RotaryScaling | None = None
     relative_buckets: Annotated[int, Field(ge=4, le=4096)] = 32
     relative_distance: Positive = 128  # all farther ones share the last bucket
 
@@ -137,6 +156,21 @@ class TransformerDecoder(Transformer):
     # tokens of the source may be copied (See et al. 2017); BaseModel has a `copy` of its own
     copies: bool = Field(default=False, alias="copy")
     output_bias: bool = True
+
+
+class EditDecoder(Strict):
+    """Writes in one pass over the source: copies, substitutes, deletes and inserts."""
+
+    model_config = ConfigDict(serialize_by_alias=True)
+
+    kind: Literal["edit"] = "edit"
+    cell: Literal["elman", "elman_relu", "gru", "lstm"] = "lstm"
+    dim: Positive = 256
+    num_layers: Layers = 1
+    dropout: Share = 0.2
+    tied: bool = True  # the logits of substitution are made by the embedding table
+    # tokens of the source may be copied as they are; BaseModel has a `copy` of its own
+    copies: bool = Field(default=False, alias="copy")
 
 
 class Convolution(Strict):
@@ -192,7 +226,9 @@ Encoder = Annotated[
     RecurrentEncoder | TransformerEncoder | Convolution | Pyramid | NoBody,
     Field(discriminator="kind"),
 ]
-Decoder = Annotated[RecurrentDecoder | TransformerDecoder, Field(discriminator="kind")]
+Decoder = Annotated[
+    RecurrentDecoder | TransformerDecoder | EditDecoder, Field(discriminator="kind")
+]
 
 
 class Pooled(Strict):

@@ -30,6 +30,8 @@ class Tokenizer(Strict):
     size: Positive = 8000  # the largest vocabulary, specials included
     min_count: Positive = 1  # rarer words or characters become <unk>
     lowercase: bool = False
+    # letters apart from their accents, syllables of Hangul apart into their letters (Unicode's NFD)
+    decompose: bool = False
     split_punctuation: bool = False  # "end." is two words; its blanks are not restored exactly
     separator: str = ""  # between words, as ";" in V;IND;PST; "" is any blanks
     mask: bool = False  # whether there is <mask>, in place of a token that is hidden
@@ -42,6 +44,8 @@ class Tokenizer(Strict):
             raise ValueError(f"separator stands between words; the kind is '{self.kind}'")
         if self.split_punctuation and self.kind in ("char", "bytes"):
             raise ValueError(f"split_punctuation is about words; '{self.kind}' has none")
+        if self.decompose and self.kind != "char":
+            raise ValueError(f"decompose is about single characters; the kind is '{self.kind}'")
         return self
 
 
@@ -55,6 +59,8 @@ class Numbers(Strict):
     """A vector, or a series of them: a list in JSON, or a .npy or .npz file."""
 
     kind: Literal["numbers"] = "numbers"
+    # each number is an angle, which is its sine and its cosine to the network
+    angles: Literal["off", "degrees", "radians"] = "off"
     normalise: bool = True  # each feature to mean 0 and variance 1 of the training part
     centre: bool = False  # before that, each series less its own mean
     # strided convolutions make the series so many times shorter; 1 is one linear map
@@ -86,9 +92,11 @@ class Picture(Strict):
     shear: Annotated[float, Field(ge=0.0, le=1.0)] = (
         0.0  # a row moves by this share of its distance
     )
+    bend: Annotated[float, Field(ge=0.0, le=0.5)] = 0.0  # bent, by up to this share of its sides
     flip: bool = False  # half of the pictures are mirrored
     colour: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0  # brightness, contrast and saturation
     tint: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0  # each colour with this much of the others
+    filter: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0  # half: mixed with a random filter
     erase: Annotated[float, Field(ge=0.0, le=1.0)] = (
         0.0  # a rectangle of up to this share of a side
     )
@@ -106,8 +114,8 @@ class Picture(Strict):
 
     @property
     def augments(self) -> bool:
-        moves = self.crop or self.zoom or self.turn or self.shear or self.flip
-        return bool(moves or self.colour or self.tint or self.erase)
+        moves = self.crop or self.zoom or self.turn or self.shear or self.bend or self.flip
+        return bool(moves or self.colour or self.tint or self.filter or self.erase)
 
     @property
     def colours(self) -> int:

@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 from saccade.config.decoding import Beam, Decode
 from saccade.config.networks import (
     Decoder,
+    EditDecoder,
     Encoder,
     Head,
     Horizon,
@@ -64,6 +65,8 @@ class Train(Strict):
     weight_decay: NonNegative = 0.01
     clip: NonNegative = 1.0  # gradient norm; 0 is off
     label_smoothing: Share = 0.0
+    # the weight of how far two passes with other dropout are apart (R-Drop)
+    rdrop: NonNegative = 0.0
     word_dropout: Share = 0.0  # a share of input tokens becomes <unk>
     # a share of the decoder's inputs is its own guess, at the end of training
     scheduled_sampling: Share = 0.0
@@ -84,6 +87,8 @@ class Train(Strict):
     save_every: Positive | None = None  # steps; None is at every evaluation
     keep: Positive = 2  # checkpoints
     workers: Annotated[int, Field(ge=0, le=64)] = 0  # threads that make batches ahead of time
+    # so many runs, each with the next seed, which predict together
+    seeds: Annotated[int, Field(ge=1, le=100)] = 1
     # that share each batch, with a thread each; 0 is as many as are fastest here
     processes: Annotated[int, Field(ge=0, le=64)] = 0
     # before a long run: try its largest batch, an evaluation and a checkpoint
@@ -176,6 +181,16 @@ class Config(Strict):
                     "decoder: copy: a word that is not in the vocabulary is <unk>, and cannot be "
                     "copied: set task.source.kind and task.target.kind to 'bpe' (or 'char')"
                 )
+        if self.train.rdrop and self.task.kind not in ("translate", "classify", "tag", "language"):
+            raise ValueError(
+                "train: rdrop compares what two passes say of tokens or labels, and is for the "
+                f"tasks translate, classify, tag and language; this is '{self.task.kind}'"
+            )
+        if self.train.seeds > 1 and self.task.kind not in ("translate", "classify", "tag"):
+            raise ValueError(
+                "train: seeds: an ensemble is for the tasks translate, classify and tag; this is "
+                f"'{self.task.kind}'"
+            )
         if self.train.scheduled_sampling and self.task.kind != "translate":
             raise ValueError("train: scheduled_sampling is for the task 'translate' alone")
         for key in ("ctc", "bag"):
@@ -215,6 +230,11 @@ class Config(Strict):
                     f"{name}: {part.max_positions} learned positions are fewer than "
                     f"{limit} ({longest})"
                 )
+        if isinstance(self.decoder, EditDecoder) and not isinstance(self.task, Translate):
+            raise ValueError(
+                "decoder: kind 'edit' edits a source into a text, and is for the task 'translate'; "
+                f"this is '{self.task.kind}'"
+            )
         alone = self.encoder is None and isinstance(self.decoder, RecurrentDecoder)
         if alone and getattr(self.decoder, "attention", "off") != "off":
             raise ValueError(
@@ -237,8 +257,12 @@ class Config(Strict):
                 f"task: columns has '{strangers[0]}', which is not among data.source "
                 f"({', '.join(sorted(columns))})"
             )
-        if isinstance(self.task, Translate) and self.task.joint and self.task.columns:
-            raise ValueError("task: joint is for one source; remove task.columns, or joint")
+        joint = isinstance(self.task, Translate) and self.task.joint
+        if joint and columns and columns <= self.task.own.keys():
+            raise ValueError(
+                "task: joint: each source column has a table of its own in task.columns, and none "
+                "is left to share the target's vocabulary: remove one, or joint"
+            )
         if isinstance(self.task, Translate) and self.task.joint and self.encoder and self.decoder:
             if self.encoder.dim != self.decoder.dim:
                 raise ValueError(

@@ -190,7 +190,7 @@ class Translate(TaskSettings):
     joint: bool = False  # one vocabulary, trained on both sides, and one embedding table
     # the best model is by this
     metric: Literal[
-        "bleu", "chrf", "cider", "rouge", "token_f1", "exact_match", "bracket_f1",
+        "bleu", "chrf", "cider", "rouge", "token_f1", "exact_match", "bracket_f1", "perplexity",
         "sequence_error", "token_error", "word_error", "char_error"
     ] = "bleu"  # fmt: skip
 

@@ -36,9 +36,10 @@ from saccade.data.tables import SEPARATORS, has_header, is_quoted, records, sepa
 from saccade.errors import DataError
 
 SAMPLE_LINES = 1000  # that are looked at
-SOURCE_KEYS = """sentence1+sentence2 premise+hypothesis question1+question2 source src text sentence
-    input question prompt document review tokens words"""  # the usual keys, the surest first
-TARGET_KEYS = "target tgt label output answer summary response class category intent sentiment tags"
+SOURCE_KEYS = """sentence1+sentence2 premise+hypothesis question1+question2 text sentence source
+    src input question prompt document review tokens words"""  # the usual keys, the surest first
+TARGET_KEYS = """target tgt label output answer summary response reply subject sql code snippet
+    tree compression class category intent sentiment tags"""
 
 Format = Literal["tsv", "csv", "lines", "jsonl", "conllu", "columns", "text"]
 Columns: TypeAlias = dict[c.Column, list[str]]

@@ -30,14 +30,15 @@ class NumbersField(MediaField):
         self.per_position = False  # whether each vector is to have a label of its own
 
     def make(self, cell: Cell) -> Array:
-        return self.normalised(series_of(cell), cell)
+        return self.normalised(points(series_of(cell), self.reader), cell)
 
     def normalised(self, series: Array, cell: Cell) -> Array:
         """A series in units of the training part's deviation."""
         if series.shape[1] != len(self.mean):
+            per = 1 if circle(self.reader) is None else 2  # of these for each number of the file
             raise DataError(
-                f"{cell.lead}: has vectors of {series.shape[1]} numbers, and those of the training "
-                f"data have {len(self.mean)}"
+                f"{cell.lead}: has vectors of {series.shape[1] // per} numbers, and those of the "
+                f"training data have {len(self.mean) // per}"
             )
         return ((centred(series, self.reader) - self.mean) / self.deviation).astype(self.dtype)
 
@@ -123,7 +124,7 @@ class NumbersFitting(Fitting):
         self.reader, self.moments = reader, Moments()
 
     def add(self, cell: Cell) -> int:
-        series = series_of(cell)
+        series = points(series_of(cell), self.reader)
         self.moments.add(centred(series, self.reader), cell.lead)
         return 4 * series.size
 
@@ -141,6 +142,29 @@ def centred(series: Array, reader: c.Media) -> Array:
     if not getattr(reader, "centre", False):
         return series
     return cast(Array, series - series.mean(0, dtype=np.float64))
+
+
+def circle(reader: c.Media) -> float | None:
+    """The whole circle in the unit of a reader's angles; None where numbers are no angles."""
+    return {"degrees": 360.0, "radians": 2 * np.pi}.get(getattr(reader, "angles", "off"))
+
+
+def points(series: Array, reader: c.Media) -> Array:
+    """The sines of a reader's angles, then their cosines, (S, 2F); other numbers as they are."""
+    whole = circle(reader)
+    if whole is None:
+        return series
+    turns = series * (2 * np.pi / whole)
+    return np.concatenate([np.sin(turns), np.cos(turns)], -1)
+
+
+def angles(vectors: Array, reader: c.Media) -> Array:
+    """The angles (..., F) of points (..., 2F), from minus to plus half a circle."""
+    whole = circle(reader)
+    if whole is None:
+        return vectors
+    sines, cosines = np.split(vectors, 2, -1)
+    return np.asarray(np.arctan2(sines, cosines) * (whole / (2 * np.pi)))
 
 
 # --- reading --------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Pictures: files of any usual format, scaled to one size, as grids of cells; extra `image`."""
 
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,6 +16,7 @@ from saccade.nn.padded import Padded
 
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")  # others are not tried
 MAX_PIXELS = 1 << 26  # of a file: more are refused before they are decoded
+BENDS = 4  # places along a side that a bent picture moves by themselves
 
 
 class PictureField(MediaField):
@@ -150,11 +152,12 @@ def augmented(picture: Array, reader: c.Picture, key: Any) -> Array:
     """A picture moved, mirrored and recoloured by random numbers that the key decides."""
     draw = generator(key)
     down, right, mirror, light, contrast, saturation, *zooms = draw.uniform(-1.0, 1.0, 8)
-    if reader.turn or reader.shear:
+    if reader.turn or reader.shear or reader.bend:
         angle, slant = draw.uniform(-1.0, 1.0, 2) * (np.deg2rad(reader.turn), reader.shear)
         scale = 1.0 + reader.zoom * np.array(zooms)
         move = reader.crop * np.array([down, right]) * picture.shape[:2]
-        picture = _warped(picture, angle, slant, scale, move)
+        bends = reader.bend * draw.uniform(-1.0, 1.0, (2, BENDS, BENDS)) if reader.bend else None
+        picture = _warped(picture, angle, slant, scale, move, bends)
     elif reader.crop or reader.zoom:
         places = zip((down, right), zooms, picture.shape[:2], strict=True)
         rows, columns = (_moved(n, a * reader.crop, b * reader.zoom) for a, b, n in places)
@@ -171,6 +174,11 @@ def augmented(picture: Array, reader: c.Picture, key: Any) -> Array:
             mixed = np.eye(reader.colours) + reader.tint * draw.normal(size=(reader.colours,) * 2)
             x = (x - 128.0) @ mixed.T.astype(np.float32) + 128.0
         picture = np.clip(x, 0.0, 255.0).astype(np.uint8)
+    if reader.filter:
+        share = reader.filter * max(0.0, draw.uniform(-1.0, 1.0))  # half stay as they are
+        weights = draw.normal(size=(3, 3, reader.colours, reader.colours))
+        weights /= np.sqrt(9 * reader.colours)
+        picture = _filtered(picture, share, weights.astype(np.float32))
     if reader.erase:
         sides = draw.uniform(0.0, reader.erase, 2) * picture.shape[:2]
         first = draw.uniform(0.0, 1.0, 2) * (picture.shape[:2] - sides)
@@ -180,10 +188,27 @@ def augmented(picture: Array, reader: c.Picture, key: Any) -> Array:
     return picture
 
 
-def _warped(picture: Array, angle: float, slant: float, scale: Array, move: Array) -> Array:
+def _filtered(picture: Array, share: float, weights: Array) -> Array:
+    """A picture with a share of what a filter makes of it; the edge goes on beyond it.
+
+    Random filters keep shapes and change surfaces: Xu et al. 2021, arxiv.org/abs/2007.13003.
+    """
+    high, wide = picture.shape[:2]
+    x = picture.astype(np.float32) - 128.0
+    wider = np.pad(x, ((1, 1), (1, 1), (0, 0)), "edge")
+    places = ((row, column) for row in range(3) for column in range(3))
+    made = sum(wider[r : r + high, c : c + wide] @ weights[r, c] for r, c in places)
+    mixed = (1.0 - share) * x + share * made + 128.0
+    return np.clip(mixed, 0.0, 255.0).astype(np.uint8)  # type: ignore[no-any-return]
+
+
+def _warped(
+    picture: Array, angle: float, slant: float, scale: Array, move: Array, bends: Array | None
+) -> Array:
     """A picture turned, sheared, scaled and moved about its middle, between pixels by their mean.
 
-    The edge goes on beyond it.
+    Bends, shares of its sides, move a few places of it down and right, and what lies between them
+    with both. The edge goes on beyond it.
     """
     high, wide = picture.shape[:2]
     turned = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
@@ -192,6 +217,8 @@ def _warped(picture: Array, angle: float, slant: float, scale: Array, move: Arra
     parts = []
     for row, side in zip((0, 1), (high, wide), strict=True):
         places = seen[row, 0] * down[:, None] + seen[row, 1] * right + (side - 1) / 2 + move[row]
+        if bends is not None:
+            places = places + side * (_between(high) @ bends[row] @ _between(wide).T)
         places = np.clip(places, 0.0, side - 1.0).astype(np.float32)
         before = np.minimum(places.astype(np.int64), max(side - 2, 0))
         parts.append((before, np.minimum(before + 1, side - 1), (places - before)[..., None]))
@@ -199,6 +226,13 @@ def _warped(picture: Array, angle: float, slant: float, scale: Array, move: Arra
     above = picture[top, left] * (1 - beside) + picture[top, end] * beside
     under = picture[bottom, left] * (1 - beside) + picture[bottom, end] * beside
     return np.rint(above * (1 - below) + under * below).astype(np.uint8)  # type: ignore[no-any-return]
+
+
+@cache
+def _between(side: int) -> Array:
+    """The share of each of BENDS places along a side in each pixel of it, (side, BENDS)."""
+    places = np.linspace(0.0, BENDS - 1.0, side)
+    return np.maximum(0.0, 1.0 - np.abs(places[:, None] - np.arange(BENDS)))
 
 
 def _moved(side: int, move: float, zoom: float) -> Array:

@@ -125,15 +125,15 @@ def is_quoted(lines: Sequence[str]) -> bool:
 # --- headers --------------------------------------------------------------------------------------
 
 _HEADER_WORDS = """
-    answer answers author body category class code comment completion content context count
-    date description document english example features feats form french frequency
-    gender german gloss grapheme graphemes group headline hypothesis id idx index input inflection
-    intent ipa key label labels lang language lemma lyrics message meaning name nr number
-    original output paragraph phoneme phonemes phrase pos post premise prompt pronunciation query
-    question question1 question2 rating reference reply response result review row sentence
-    sentence1 sentence2 score sentiment simplified source spanish split src stars summary tag tags
-    target text texts tgt title token tokens topic transcription translation tweet type url user
-    utterance value verb word words year"""
+    answer answers author bash body category class code command comment completion compression
+    content context count date description document english example feats features form french
+    frequency gender german gloss grapheme graphemes group headline hypothesis id idx index
+    inflection input intent ipa key label labels lang language lemma lyrics meaning message name
+    nr number original output paragraph phoneme phonemes phrase pos post premise prompt
+    pronunciation query question question1 question2 rating reference reply response result
+    review row score sentence sentence1 sentence2 sentiment simplified snippet source spanish
+    split sql src stars subject summary tag tags target text texts tgt title token tokens topic
+    transcription translation tree tweet type url user utterance value verb word words year"""
 HEADER_NAMES = set(_HEADER_WORDS.split())
 LANGUAGES = {
     "ar",

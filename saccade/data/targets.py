@@ -15,7 +15,7 @@ from saccade import config as c
 from saccade.data.corpora import Array
 from saccade.data.detect import ARRAYS
 from saccade.data.media import Cell, Fitting
-from saccade.data.numbers import Moments, NumbersField, array_of
+from saccade.data.numbers import Moments, NumbersField, angles, array_of, circle, points
 from saccade.errors import CheckpointError, DataError
 
 DIGITS = 6  # of a number that is written: single precision has hardly more
@@ -54,10 +54,12 @@ class TargetNumbers(NumbersField):
         return np.append(np.log(self.deviation), [0.0] * self.ends)
 
     def make(self, cell: Cell) -> Array:
-        series = rows_of(cell, self.per_row)
+        given = rows_of(cell, self.per_row)
+        series = points(given, self.reader)
         if series.shape[1] != self.numbers:
+            wanted = self.numbers * given.shape[1] // series.shape[1]
             raise DataError(
-                f"{cell.lead}: {_rows(series.shape[1])}, and the training data has {self.numbers}"
+                f"{cell.lead}: {_rows(given.shape[1])}, and the training data has {wanted}"
             )
         for i in self.binary:
             odd = series[~np.isin(series[:, i], (0.0, 1.0)) & ~np.isnan(series[:, i]), i]
@@ -77,7 +79,18 @@ class TargetNumbers(NumbersField):
 
     def restored(self, values: Array) -> Array:
         """Numbers in units of their own, without the mark of an end."""
-        return np.asarray(values[..., : self.numbers] * self.deviation + self.mean)
+        vectors = values[..., : self.numbers] * self.deviation + self.mean
+        return np.asarray(angles(vectors, self.reader))
+
+    def beside(self, guess: Array, right: Array) -> Array:
+        """A guess, in units of its own, such that its distance from what is right is plain.
+
+        An angle is that of all equal ones which is nearest: 359 degrees are -1 beside 2.
+        """
+        whole = circle(self.reader)
+        if whole is None:
+            return guess
+        return right + (guess - right + whole / 2) % whole - whole / 2
 
     def written(self, values: Array) -> str:
         """Rows of numbers as text: one number as it is, one row as a list, a series as lists."""
@@ -87,7 +100,7 @@ class TargetNumbers(NumbersField):
         for i in self.binary:
             for row in rows:
                 row[i] = int(row[i]) if row[i] in (0.0, 1.0) else row[i]
-        plain: Any = [row[0] for row in rows] if self.numbers == 1 else rows
+        plain: Any = [row[0] for row in rows] if values.shape[-1] == 1 else rows
         if self.per_row:
             return json.dumps(plain)
         return json.dumps(plain[0])
@@ -136,7 +149,7 @@ class TargetFitting(Fitting):
         self.seen.add(cell.key)
 
     def add(self, cell: Cell) -> int:
-        series = rows_of(cell, self.kind.per_row)
+        series = points(rows_of(cell, self.kind.per_row), self.settings.target)
         bits: Array = np.all(np.isin(series, (0.0, 1.0)) | np.isnan(series), 0)
         self.moments.add(series, cell.lead)
         self.binary = self.binary & bits if len(self.binary) else bits
@@ -147,7 +160,8 @@ class TargetFitting(Fitting):
         found, reader = self.moments, self.settings.target
         if not found.count.any():
             raise DataError("no target holds a number; is it the right column?")
-        binary = np.flatnonzero(self.binary) if self.settings.binary else np.zeros(0, int)
+        possible = self.settings.binary and circle(reader) is None
+        binary = np.flatnonzero(self.binary) if possible else np.zeros(0, int)
         mean, deviation = found.mean.copy(), found.deviation.copy()
         plain = binary if reader.normalise else np.arange(len(mean))
         mean[plain], deviation[plain] = 0.0, 1.0

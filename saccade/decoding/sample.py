@@ -19,22 +19,25 @@ def sample(
     *,
     end: int,
     limits: Sequence[int],
-    seed: int,
+    seed: int | Sequence[int],
     keys: Sequence[int],
 ) -> list[Hypothesis]:
     """For each source a text drawn from the step's probabilities.
 
-    Every number drawn is a function of (seed, the row's key, t) alone. The score is log p under
+    Every number drawn is a function of (seed, the row's key, t) alone; the seed is one for all
+    rows, or one for each. The score is log p under
     the step as it is given: with a temperature or a filter on it, not the model's own.
     """
     return one_by_one(step, state, first, end=end, limits=limits, pick=draw(seed, keys))
 
 
-def draw(seed: int, keys: Sequence[int]) -> Pick:
+def draw(seed: int | Sequence[int], keys: Sequence[int]) -> Pick:
     """Draws a token for each row by the probabilities of the step."""
+    seeds = [seed] * len(keys) if isinstance(seed, int) else seed
 
     def pick(log_probs: Float[Tensor, "N V"], rows: list[int], t: int) -> Int[Tensor, "N"]:
-        u = torch.from_numpy(uniforms(seed, np.array([keys[row] for row in rows]), t))
+        each = np.array([seeds[row] for row in rows], np.uint64)
+        u = torch.from_numpy(uniforms(each, np.array([keys[row] for row in rows]), t))
         heap = log_probs.double().exp().cumsum(-1)  # (N, V)
         at = u.to(heap.device)[:, None] * heap[:, -1:]
         # The first whose heap is above: never one of probability 0, and never beyond the last.
@@ -43,10 +46,10 @@ def draw(seed: int, keys: Sequence[int]) -> Pick:
     return pick
 
 
-def uniforms(seed: int, keys: npt.NDArray[Any], t: int) -> npt.NDArray[Any]:
+def uniforms(seed: int | npt.NDArray[Any], keys: npt.NDArray[Any], t: int) -> npt.NDArray[Any]:
     """A number in [0, 1) for each key, mixed from (seed, key, t) by SplitMix (Steele 2014)."""
     with np.errstate(over="ignore"):
-        x = _mix(np.uint64(seed) + np.zeros_like(keys, dtype=np.uint64))
+        x = _mix(np.asarray(seed, np.uint64) + np.zeros_like(keys, dtype=np.uint64))
         x = _mix(x ^ keys.astype(np.uint64))
         x = _mix(x ^ np.uint64(t))
     return np.asarray((x >> np.uint64(11)).astype(np.float64) / float(1 << 53))

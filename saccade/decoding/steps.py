@@ -5,6 +5,7 @@ search is begun with the plain state whatever is wrapped around the step.
 """
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from math import inf, log
 from typing import Any, NamedTuple
 
@@ -250,6 +251,41 @@ def prompted(step: Step, prefixes: Sequence[Sequence[int]]) -> Step:
     return led if longest else step
 
 
+class Stoppable(NamedTuple):
+    inner: Any
+    source: Tensor  # (N,) the number of each row's source
+
+
+def stoppable(step: Step, end: int, stopped: Sequence[Callable[[], bool]]) -> Step:
+    """A source may be given up while it is searched: from then on its rows can only end."""
+
+    def watched(tokens: Tokens, state: Any) -> tuple[LogProbs, Any]:
+        if not isinstance(state, Stoppable):
+            numbers = torch.arange(len(stopped), device=tokens.device)
+            each = len(tokens) // len(stopped)
+            state = Stoppable(state, numbers.repeat_interleave(each))
+        over = [is_stopped() for is_stopped in stopped]
+        log_probs, inner = step(tokens, state.inner)
+        if any(over):
+            rows = torch.tensor(over, device=tokens.device)[state.source]
+            log_probs = log_probs.masked_fill(rows[:, None], -inf)
+            log_probs[rows, end] = 0.0
+        return log_probs, Stoppable(inner, state.source)
+
+    return watched
+
+
+def noted(step: Step, note: list[Tensor]) -> Step:
+    """The same step, which leaves its last log-probabilities in `note`."""
+
+    def other(tokens: Tokens, state: Any) -> tuple[LogProbs, Any]:
+        log_probs, state = step(tokens, state)
+        note[:] = [log_probs]
+        return log_probs, state
+
+    return other
+
+
 # --- trees ----------------------------------------------------------------------------------------
 
 # Where a text in brackets stands. A tree is "(" label child ... ")", a child a tree or a word.
@@ -274,14 +310,25 @@ class Brackets:
         """`texts` are the tokens as they are written, with their blanks; `end` closes a text."""
         found = [[_read(place, text) for text in texts] for place in range(FAILED)]
         self.end = end
-        self.after, self.change, self.needs = (
-            torch.tensor([[one[k] for one in row] for row in found], device="cpu") for k in range(3)
+        self.after, self.change, self.needs, self.words = (
+            torch.tensor([[one[k] for one in row] for row in found], device="cpu") for k in range(4)
         )
         self.after[:, [end, *silent]] = FAILED
         self.cost = self._costs()
         opens = (self.change[START] > 0) & (self.after[START] != FAILED)
         ways = 1 + self.cost[self.after[START]] + (self.change[START] - 1) * self.cost[CLOSED]
         self.whole = int(ways[opens].min()) if bool(opens.any()) else NEVER  # tokens of a tree
+
+    @cached_property
+    def word_cost(self) -> int:
+        """How many tokens one more word takes, at most, where it can stand."""
+        ready, stays = (APART, CLOSED, WORD), (self.after != FAILED) & (self.change == 0)
+        begins = stays & (self.words == 1) & (self.after <= APART)
+        if all(bool(begins[place].any()) for place in ready):
+            return 1
+        parts = stays & (self.after == APART) & (self.words == 0)  # a blank first
+        both = all(bool((begins | parts)[place].any()) for place in ready) and begins[APART].any()
+        return 2 if both else NEVER
 
     def _costs(self) -> Int[Tensor, "places"]:
         """How many tokens it takes from each place to close the innermost bracket, at least."""
@@ -302,36 +349,54 @@ class Brackets:
         return bool((self.cost[OPENED:FAILED] < NEVER).all())
 
     def allowed(
-        self, place: Int[Tensor, "N"], depth: Int[Tensor, "N"], left: Int[Tensor, "N"]
+        self,
+        place: Int[Tensor, "N"],
+        depth: Int[Tensor, "N"],
+        left: Int[Tensor, "N"],
+        due_words: Int[Tensor, "N"] | None = None,
     ) -> Bool[Tensor, "N V"]:
-        """Which tokens lead on to a tree that is whole before so many more tokens were said."""
+        """Which tokens lead on to a tree that is whole before so many more tokens were said.
+
+        With `due_words` it has so many more words, no more and no fewer.
+        """
         after, deep = self.after.to(place.device)[place], depth[:, None]
         then = deep + self.change.to(place.device)[place]
         cost = self.cost.to(place.device)
         due = torch.where(then > 0, cost[after] + (then - 1) * cost[CLOSED], 0)
         due = torch.where(after == START, self.whole, due)
         fine = (after != FAILED) & (deep >= self.needs.to(place.device)[place])
+        if due_words is not None:
+            lacking = due_words[:, None] - self.words.to(place.device)[place]
+            wordless = (after >= OPENED) & (after <= CHILDLESS)  # a bracket that needs one
+            fine &= (lacking > 0) | ((lacking == 0) & ~wordless)
+            fine &= (then > 0) | (lacking == 0) | (after == START)
+            said = wordless | (after == START)  # their cost is also that of one word
+            more = (lacking.clamp(min=0) - said.long()) * self.word_cost
+            more -= ((after == APART) & (lacking > 0)).long() * (self.word_cost - 1)  # its blank
+            due = (due + more).clamp(max=NEVER)
         fine &= due < left[:, None]
         whole = (depth == 0) & ((place == CLOSED) | (place == APART))
         fine[:, self.end] = whole
         return fine
 
 
-def _read(place: int, text: str) -> tuple[int, int, int]:
-    """Where a text in brackets stands after a token, what that does to its depth, and needs of it.
+def _read(place: int, text: str) -> tuple[int, int, int, int]:
+    """Where a text in brackets stands after a token, what that does to its depth and needs of it,
+    and how many words begin.
 
     FAILED where it cannot be, whatever the depth.
     """
-    depth = needs = 0
+    depth = needs = words = 0
     for char in text:
         kind = char if char in "()" else " " if char.isspace() else "x"
         if kind not in _MOVES[place]:
-            return FAILED, 0, NEVER
+            return FAILED, 0, NEVER, 0
         if kind != " " and place in (APART, CLOSED):  # nothing follows a tree that is whole
             needs = max(needs, 1 - depth)
+        words += place in (CHILDLESS, APART) and kind == "x"
         place = _MOVES[place][kind]
         depth += {"(": 1, ")": -1}.get(kind, 0)
-    return (place, depth, needs) if text else (FAILED, 0, NEVER)
+    return (place, depth, needs, words) if text else (FAILED, 0, NEVER, 0)
 
 
 class Bracketed(NamedTuple):
@@ -341,12 +406,16 @@ class Bracketed(NamedTuple):
     place: Tensor  # (N,)
     depth: Tensor  # (N,)
     left: Tensor  # (N,) tokens that may still be said
+    words: Tensor | None  # (N,) words that the tree still lacks
 
 
-def tree(step: Step, brackets: Brackets, limits: Sequence[int]) -> Step:
+def tree(
+    step: Step, brackets: Brackets, limits: Sequence[int], words: Sequence[int] | None = None
+) -> Step:
     """Nothing but a well-formed tree can be said, and it is whole before its limit is reached.
 
-    `limits` are the tokens that may be said about each source.
+    `limits` are the tokens that may be said about each source, `words` those of each tree, if it
+    has a number of its own.
     """
 
     def ruled(tokens: Tokens, state: Any) -> tuple[LogProbs, Bracketed]:
@@ -355,14 +424,19 @@ def tree(step: Step, brackets: Brackets, limits: Sequence[int]) -> Step:
             here = brackets.after.to(tokens.device)[state.place, tokens]
             here = here.clamp(max=CLOSED)  # a row that has failed has no way on in any case
             depth = state.depth + brackets.change.to(tokens.device)[state.place, tokens]
-            left = state.left - 1
+            left, due = state.left - 1, state.words
+            if due is not None:
+                due = due - brackets.words.to(tokens.device)[state.place, tokens]
         else:
             log_probs, inner = step(tokens, state)
             here, depth = torch.full_like(tokens, START), torch.zeros_like(tokens)
-            left = torch.tensor(limits, device=tokens.device)
-            left = left.repeat_interleave(len(tokens) // len(limits))
-        fine = brackets.allowed(here, depth, left)
-        return log_probs.masked_fill(~fine, -inf), Bracketed(inner, here, depth, left)
+            rows = len(tokens) // len(limits)
+            left = torch.tensor(limits, device=tokens.device).repeat_interleave(rows)
+            due = None
+            if words is not None:
+                due = torch.tensor(words, device=tokens.device).repeat_interleave(rows)
+        fine = brackets.allowed(here, depth, left, due)
+        return log_probs.masked_fill(~fine, -inf), Bracketed(inner, here, depth, left, due)
 
     return ruled
 
@@ -432,14 +506,16 @@ def with_attention_sum(
     return attending
 
 
-def coverage(beta: float) -> Callable[[Attended], Float[Tensor, "N"]]:
+def coverage(beta: float) -> Callable[[Any], Float[Tensor, "N"]]:
     """beta * sum_j log(min(1, attention to source position j)), a bonus for `beam_search`.
 
     Wu et al. 2016, arxiv.org/abs/1609.08144; the sum is over real positions, and none counts as
     attended to by less than a thousandth.
     """
 
-    def bonus(state: Attended) -> Float[Tensor, "N"]:
+    def bonus(state: Any) -> Float[Tensor, "N"]:
+        while not isinstance(state, Attended):  # of a step with rules around it
+            state = state.inner
         cost = state.weights.clamp(1e-3, 1.0).log()
         if state.keep is not None:
             cost = cost.masked_fill(~shared(state.keep.tree, len(cost)), 0.0)

@@ -85,6 +85,8 @@ def check_tensor(config: c.Config, width: int) -> None:
             raise ConfigError(
                 f"parallel: sequence needs {name}.dropout = 0: positions are in parts"
             )
+    if config.decoder is not None and config.decoder.copies:
+        raise ConfigError("parallel: tensor must be 1 with decoder.copy: all need the vocabulary")
     if isinstance(config.start, c.LowRank):
         raise ConfigError("parallel: tensor: start.kind 'lora' is not divided: set tensor to 1")
 

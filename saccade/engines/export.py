@@ -36,6 +36,8 @@ def why_not(config: c.Config) -> str:
         part = getattr(config, name)
         if part is not None and not isinstance(part, c.Transformer):
             return f"the {name} is {part.kind}, and CTranslate2 runs Transformers alone"
+    if config.train.seeds > 1:
+        return "an ensemble is searched with by torch alone"
     if isinstance(config.task, c.Pretrain) and config.encoder is not None:
         return "what is missing in a text is filled in by torch alone"
     if config.task.own:
@@ -46,6 +48,8 @@ def why_not(config: c.Config) -> str:
         return "CTranslate2 has no copying from the source"
     if isinstance(config.encoder, c.Transformer) and config.encoder.positions == "rotary":
         return "CTranslate2 has no rotary positions in an encoder beside a decoder"
+    if getattr(getattr(config.decoder, "rotary_scaling", None), "kind", "linear") != "linear":
+        return "CTranslate2 has rotary positions of kind llama3 with settings of its own alone"
     both = [part for part in (config.encoder, config.decoder) if isinstance(part, c.Transformer)]
     if len({norm_eps(part) for part in both}) > 1 and any(part.norm_eps for part in both):
         return "the norms of encoder and decoder differ, and CTranslate2 has one kind"
@@ -194,8 +198,7 @@ def _relative(spec: Any, positions: nn.Module) -> None:
 def _decoder(settings: Any, decoder: Any, with_memory: bool) -> Any:
     assert isinstance(decoder, TransformerDecoder)
     assert isinstance(decoder.embedding, Embedding)
-    rotary = {"rotary_dim": 0, "rotary_interleave": True, "rotary_base": settings.rotary_theta}
-    rotary = rotary if settings.positions == "rotary" else {}
+    rotary = _rotary(settings) if settings.positions == "rotary" else {}
     spec = _specs().TransformerDecoderSpec(
         **_common(settings), with_encoder_attention=with_memory, **rotary
     )
@@ -211,6 +214,17 @@ def _decoder(settings: Any, decoder: Any, with_memory: bool) -> Any:
             _cross_attention(layer.attention, block)
         _feed_forward(layer.ffn, block)
     return spec
+
+
+def _rotary(settings: Any) -> dict[str, Any]:
+    """The rotary positions of a decoder."""
+    found = {"rotary_dim": 0, "rotary_interleave": True, "rotary_base": settings.rotary_theta}
+    if (scaling := settings.rotary_scaling) is not None:
+        from ctranslate2.specs.attention_spec import RotaryScalingType
+
+        found["rotary_scaling_type"] = RotaryScalingType.Linear
+        found["rotary_scaling_factor"] = scaling.factor
+    return found
 
 
 def _table(positions: nn.Module, dim: int) -> Tensor:

@@ -1,60 +1,162 @@
-"""What there is to see of one input: by the kind of its source, one drawing."""
+"""Views of a run: `view(run, item, kind)` is all there is to see of an input, as plain JSON."""
 
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Literal, get_args
 
-from saccade.data.media import MediaField
+from torch import nn
+
 from saccade.data.pictures import PictureField
 from saccade.data.sounds import SoundField
 from saccade.errors import ConfigError
-from saccade.inspect import attention, captions, filled, speech
-from saccade.models.networks import Generator, TokenPredictor
+from saccade.inspect.beams import tree
+from saccade.inspect.flow import flow
+from saccade.inspect.maps import attention_maps
+from saccade.inspect.media import captioned, forecast_view, heard
+from saccade.inspect.opening import Item, open_case
+from saccade.inspect.saliency import saliency
+from saccade.inspect.tables import embeddings, encodings, positions
+from saccade.inspect.tokens import labels, tokens
+from saccade.models.decoders import RecurrentDecoder
+from saccade.models.heads import Pooled
+from saccade.models.networks import Generator
+from saccade.nn.attention import Attention, CrossAttention, SelfAttention
+from saccade.nn.stems import Embedding
 from saccade.runs.run import Run
-from saccade.tasks.pretrain import Fill, Restore
+from saccade.tasks.forecast import Forecast
+from saccade.tasks.generate import GeneratingTask
+from saccade.tasks.labels import LabelTask
+from saccade.tasks.pretrain import Fill
 from saccade.tasks.translate import Translate
+from saccade.tasks.vectors import WordVectors
+
+Kind = Literal[
+    "attention",
+    "tree",
+    "tokens",
+    "saliency",
+    "labels",
+    "flow",
+    "caption_path",
+    "speech",
+    "forecast",
+    "positions",
+    "embeddings",
+]
+View = dict[str, Any]
+OPTIONS: dict[str, set[str]] = {
+    "attention": {"target", "layer", "head", "ablate", "prefix"},
+    "tree": {"prefix"},
+    "tokens": {"target", "prefix", "complete", "alternatives"},
+    "saliency": {"method", "target", "position", "prefix"},
+    "labels": set(),
+    "flow": {"target", "position", "prefix", "untrained"},
+    "caption_path": {"target", "layer"},
+    "speech": {"target", "layer"},
+    "forecast": {"samples", "seed"},
+    "positions": {"length", "part"},
+    "embeddings": {"word", "n", "points"},
+}
+SEARCHED = ("attention", "tree", "tokens", "saliency", "flow")  # whose output may be searched for
+WHOLE = ("positions", "embeddings")  # of a run, whatever the input
 
 
-def inspect(
-    run: Run,
-    item: str | tuple[str, ...],
-    out: str | Path,
-    target: str = "",
-    layer: int | None = None,
-) -> str:
-    """Draw how a run's output attends to its input, and return the output.
+def kinds(run: Run) -> list[str]:
+    """The kinds of views that there are of a run, the one to see first at the beginning."""
+    task, network, found = run.task, run.network, []
+    pictures = any(isinstance(field, PictureField) for field in task.sources)
+    if isinstance(task, Translate) and isinstance(network, Generator):
+        if attends(network.decoder) and pictures:
+            found.append("caption_path")
+        if attends(network.decoder) and [type(f) for f in task.sources] == [SoundField]:
+            found.append("speech")
+    if isinstance(task, Forecast):
+        found.append("forecast")
+    if isinstance(task, LabelTask):
+        found.append("labels")
+    if attends(network):
+        found.append("attention")
+    if isinstance(task, GeneratingTask):
+        found.append("tree")
+    if isinstance(task, GeneratingTask | Fill):
+        found.append("tokens")
+    if not isinstance(task, WordVectors):
+        found += ["saliency", "flow"]
+    if next(encodings(network, 1), None) is not None:
+        found.append("positions")
+    if any(isinstance(module, Embedding) for module in network.modules()):
+        found.append("embeddings")
+    return found
 
-    The output is `target`, or what the run predicts. Of a picture the path over it is drawn, by
-    the last layer of attention; of a sound when each token was heard, and of other sources the
-    alignment, by the mean of all layers; `layer` says which one instead. Of a text in which <mask>
-    is to be filled in, what its tokens attend to.
+
+def attends(network: nn.Module) -> bool:
+    """Whether a network has attention; of a recurrent decoder to its source."""
+    if isinstance(network, RecurrentDecoder):
+        return network.attention is not None
+    return any(
+        isinstance(module, SelfAttention | CrossAttention | Attention)
+        or (isinstance(module, Pooled) and module.pool == "attention")
+        for module in network.modules()
+    )
+
+
+def view(run: Run, item: Item, kind: str, **options: Any) -> View:
+    """One view of an input, as plain JSON; of some kinds the item does not matter.
+
+    What is no option of the view is a setting of the search, as in width=3, where an output is
+    searched for; settings={...} are some more.
     """
-    task, network = run.task, run.network
-    if task.fills and isinstance(item, str):
-        if target:
-            raise ConfigError("target: what is missing is filled in by the run: leave it out")
-        if isinstance(task, Fill) and isinstance(network, TokenPredictor):
-            alignment = filled.own_attention(task, network, item)
-            text = run.predict([item])[0].text or item
-        else:
-            assert isinstance(task, Restore)
-            assert isinstance(network, Generator)
-            text, alignment = filled.restored(task, network, item)
-        attention.draw_picture(alignment if layer is None else alignment.only(layer), out)
-        return text
-    if not isinstance(task, Translate) or not isinstance(network, Generator):
-        raise ConfigError(
-            f"the task '{run.config.task.kind}' has no decoder that attends to a source: there is "
-            "nothing to draw"
-        )
-    source = run.source_of(item)
-    text = target or run.predict([source])[0].text
-    match next((field for field in task.sources if isinstance(field, MediaField)), None):
-        case PictureField():
-            last = -1 if layer is None else layer
-            captions.draw_path(captions.caption_path(task, network, source, text, last), out)
-        case SoundField() if len(task.sources) == 1:
-            heard = speech.hear(task, network, source, text, layer)
-            speech.draw_speech(heard, out, text)
+    if kind not in OPTIONS:
+        raise ConfigError(f"no view {kind!r}: choose one of {', '.join(get_args(Kind))}")
+    options = dict(options.pop("settings", None) or {}) | options
+    own = {name: value for name, value in options.items() if name in OPTIONS[kind]}
+    settings = {name: value for name, value in options.items() if name not in OPTIONS[kind]}
+    searches = kind in SEARCHED and isinstance(run.task, GeneratingTask)
+    if settings and not searches:
+        known = ", ".join(sorted(OPTIONS[kind])) or "none"
+        raise ConfigError(f"{min(settings)}: no option of the view '{kind}'; its options: {known}")
+    with evaluating(run.network):
+        return _made(run, item, kind, own, settings)
+
+
+def _made(run: Run, item: Item, kind: str, own: View, settings: View) -> View:
+    match kind:
+        case "tree":
+            return tree(run, item, settings, **own)
+        case "tokens":
+            return tokens(run, item, settings=settings, **own)
+        case "labels":
+            return labels(run, item)
+        case "caption_path":
+            return captioned(run, item, **own)
+        case "speech":
+            return heard(run, item, **own)
+        case "forecast":
+            return forecast_view(run, item, **own)
+        case "positions":
+            return positions(run, **own)
+        case "embeddings":
+            return embeddings(run, **own)
+    case = open_case(run, item, own.pop("target", ""), settings, own.pop("prefix", ""))
+    match kind:
+        case "attention":
+            maps = attention_maps(case, own.pop("ablate", False))
+            return maps.view(**own)
+        case "saliency":
+            return saliency(case, **own)
         case _:
-            alignment = attention.align(task, network, source, text)
-            attention.draw_picture(alignment if layer is None else alignment.only(layer), out)
-    return text
+            if own.pop("untrained", False):
+                case.network = run.task.build().to(next(run.network.parameters()).device).eval()
+            return flow(case, **own)
+
+
+@contextmanager
+def evaluating(network: nn.Module) -> Iterator[None]:
+    """While the block runs, a network is not in training; then it is as it was."""
+    modes = [(module, module.training) for module in network.modules()]
+    network.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode

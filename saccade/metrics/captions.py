@@ -49,16 +49,21 @@ def cider(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> flo
     How rare an n-gram is, is counted in the references of all items: of one item alone every
     n-gram is in all, and the score is 0.     Vedantam et al. 2015, arxiv.org/abs/1411.5726
     """
+    return sum(cider_of_each(hypotheses, references)) / len(hypotheses)
+
+
+def cider_of_each(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> list[float]:
+    """The same of each item, with the rarity of n-grams in the references of all."""
     check_references(hypotheses, references)
     accepted = [[ngrams_of(text) for text in texts] for texts in references]
     found_in = Counter(ngram for texts in accepted for ngram in set().union(*texts))
     rarity = {ngram: log(len(references) / count) for ngram, count in found_in.items()}
-    unseen = log(len(references))
-    total = 0.0
+    unseen, found = log(len(references)), []
     for text, texts in zip(hypotheses, accepted, strict=True):
         ours = ngrams_of(text)
-        total += sum(_similarity(ours, theirs, rarity, unseen) for theirs in texts) / len(texts)
-    return 1000 * total / len(hypotheses)
+        each = (_similarity(ours, theirs, rarity, unseen) for theirs in texts)
+        found.append(1000 * sum(each) / len(texts))
+    return found
 
 
 def _similarity(ours: Ngrams, theirs: Ngrams, rarity: Weights, unseen: float) -> float:

@@ -53,7 +53,7 @@ def span_f1(
     for number, (gold, guess) in enumerate(zip(gold_tags, guess_tags, strict=True), start=1):
         if len(gold) != len(guess):
             raise DataError(f"sentence {number}: {len(gold)} gold tags, but {len(guess)} guessed")
-        ours, theirs = _spans(guess), _spans(gold)
+        ours, theirs = spans_of(guess), spans_of(gold)
         right += len(ours & theirs)
         given += len(ours)
         wanted += len(theirs)
@@ -66,7 +66,7 @@ def is_bio(labels: Iterable[str]) -> bool:
     return bool(kinds - {"O"}) and all(re.fullmatch(r"O|[BI](-.+)?", label) for label in kinds)
 
 
-def _spans(tags: Sequence[str]) -> set[tuple[int, int, str]]:
+def spans_of(tags: Sequence[str]) -> set[tuple[int, int, str]]:
     """The (start, end, type) of each span. An I- after O or after another type begins one, too."""
     spans = set()
     start = 0

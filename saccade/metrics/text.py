@@ -71,6 +71,16 @@ def token_error_rate(
     return 100 * edits / max(length, 1)  # of references that are all empty: 100 for each edit
 
 
+def distinct(texts: Sequence[str], n: int) -> float:
+    """How many different n-grams of words texts have, for every 100 that they have (distinct-n).
+
+    Low where a model says the same to everybody. Li et al. 2016, arxiv.org/abs/1510.03055
+    """
+    rows = [text.split() for text in texts]
+    found = [tuple(row[i : i + n]) for row in rows for i in range(len(row) - n + 1)]
+    return 100 * len(set(found)) / max(len(found), 1)
+
+
 Similarity = Callable[[str, Sequence[str]], list[float]]
 
 
@@ -84,8 +94,9 @@ def similarity(metric: str, unit: Literal["char", "token"] = "token") -> Similar
             return lambda text, others: [
                 float(chrf_one.sentence_score(text, [other]).score) for other in others
             ]
-        # a sentence has too few 4-grams to do without smoothing; CIDEr is of a corpus, not of one
-        case "bleu" | "cider" | "rouge" | "token_f1" | "bracket_f1":
+        # a sentence has too few 4-grams to do without smoothing; CIDEr is of a corpus, not of one,
+        # and a perplexity of a model
+        case "bleu" | "cider" | "rouge" | "token_f1" | "bracket_f1" | "perplexity":
             from sacrebleu.metrics.bleu import BLEU
 
             bleu_one = BLEU(force=True, effective_order=True)

@@ -64,13 +64,9 @@ def bracket_scores(
     check_references(hypotheses, references)
     right = said = wanted = trees = 0
     for text, accepted in zip(hypotheses, references, strict=True):
-        guess, gold = parse_tree(text), parse_tree(accepted[0])
-        trees += guess is not None
-        own = Counter(guess.spans[:-1]) if guess is not None else Counter[Span]()
-        due = Counter(gold.spans[:-1]) if gold is not None else Counter[Span]()
-        said, wanted = said + own.total(), wanted + due.total()
-        if guess is not None and gold is not None and guess.words == gold.words:
-            right += (own & due).total()
+        trees += parse_tree(text) is not None
+        more = bracket_counts(text, accepted[0])
+        right, said, wanted = right + more[0], said + more[1], wanted + more[2]
     precision, recall = 100 * right / max(said, 1), 100 * right / max(wanted, 1)
     both = precision + recall
     return {
@@ -79,3 +75,12 @@ def bracket_scores(
         "bracket_recall": recall,
         "well_formed": 100 * trees / len(hypotheses),
     }
+
+
+def bracket_counts(text: str, reference: str) -> tuple[int, int, int]:
+    """How many brackets of a tree are right, how many it has, and how many it should have."""
+    guess, gold = parse_tree(text), parse_tree(reference)
+    own = Counter(guess.spans[:-1]) if guess is not None else Counter[Span]()
+    due = Counter(gold.spans[:-1]) if gold is not None else Counter[Span]()
+    same = guess is not None and gold is not None and guess.words == gold.words
+    return (own & due).total() if same else 0, own.total(), due.total()

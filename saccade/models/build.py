@@ -35,7 +35,8 @@ from saccade.nn.stems import Embedding
 from saccade.nn.transformer import Block, CausalStack, build_norm
 from saccade.text.vocab import Inventory, Specials
 
-SEPARATOR = Specials._fields.index("sep")  # among the special ids of text
+END = Specials._fields.index("eos")  # among the special ids of text
+SEPARATOR = Specials._fields.index("sep")
 Source: TypeAlias = Inventory | c.Vectors  # what a network has to know of one: ids, or vectors
 Target: TypeAlias = Inventory | c.Reals  # the same of a target: ids, or numbers
 
@@ -116,12 +117,14 @@ def build_network(config: c.Config, sources: Sequence[Source], target: Target) -
             assert config.head is not None
             assert encoder is not None
             head = build_head(config.head, encoder.dim, Linear(encoder.dim, target.size))
-            return Classifier(encoder, head, label_smoothing=train.label_smoothing)
+            return Classifier(
+                encoder, head, label_smoothing=train.label_smoothing, rdrop=train.rdrop
+            )
         case c.Tag():
             assert config.head is not None
             assert encoder is not None
             head = build_head(config.head, encoder.dim, Linear(encoder.dim, target.size))
-            return Tagger(encoder, head, label_smoothing=train.label_smoothing)
+            return Tagger(encoder, head, label_smoothing=train.label_smoothing, rdrop=train.rdrop)
         case c.Regress():
             assert config.head is not None
             assert config.output is not None
@@ -150,16 +153,18 @@ def build_generator(
     assert config.decoder is not None
     memory_dim = None if encoder is None else encoder.dim
     ends = token_ends(config.decoder, target, config.train.word_dropout)
-    decoder = build_decoder(config.decoder, ends, memory_dim)
-    if config.decoder.copies:
+    end = target.special[END] if target.special else 0
+    decoder = build_decoder(config.decoder, ends, memory_dim, end)
+    if config.decoder.copies and not isinstance(config.decoder, c.EditDecoder):
         assert memory_dim is not None
         decoder.pointer = Pointer(decoder.dim, memory_dim)
     shared = isinstance(config.task, c.Pretrain) and encoder is not None
     if shared or (isinstance(config.task, c.Translate) and config.task.joint):
-        assert isinstance(encoder, encoders.Encoder)
-        assert isinstance(encoder.stem, stems.TextStem)
+        assert encoder is not None
+        stem = encoder.first_stem
+        assert isinstance(stem, stems.TextStem)
         assert isinstance(ends.embedding, Embedding)
-        encoder.stem.embedding.weight = ends.embedding.weight
+        stem.embedding.weight = ends.embedding.weight
     monotone = words = None
     if config.train.bag and encoder is not None:
         words = heads.BagOfWords(encoder.dim, target.size)
@@ -172,6 +177,7 @@ def build_generator(
         ctc=config.train.ctc,
         words=words,
         bag=config.train.bag,
+        rdrop=config.train.rdrop,
         label_smoothing=config.train.label_smoothing,
         scheduled_sampling=config.train.scheduled_sampling,
         special=target.special,
@@ -314,9 +320,10 @@ def build_recurrent(config: c.RecurrentEncoder) -> Recurrent | Separate:
 
 
 def build_decoder(
-    config: c.RecurrentDecoder | c.TransformerDecoder,
+    config: c.Decoder,
     ends: decoders.Ends,
     memory_dim: int | None,
+    end: int = 0,
 ) -> decoders.Decoder:
     match config:
         case c.RecurrentDecoder():
@@ -345,6 +352,19 @@ def build_decoder(
             parts = build_positions(config), blocks, build_last_norm(config)
             stack = CausalStack(*parts, config.dropout, build_first_norm(config))
             return decoders.TransformerDecoder(ends, stack)
+        case c.EditDecoder():
+            assert memory_dim is not None
+            layers = Recurrent(
+                config.cell, config.dim, config.dim, config.num_layers, dropout=config.dropout
+            )
+            return decoders.EditDecoder(
+                ends,
+                layers,
+                memory_dim=memory_dim,
+                end=end,
+                copies=config.copies,
+                dropout=config.dropout,
+            )
         case _:
             assert_never(config)
 
@@ -437,6 +457,18 @@ def build_attention(config: c.RecurrentDecoder, memory_dim: int) -> attention.At
     return attention.Attention(scores[config.attention](config.dim, memory_dim))
 
 
+def rotary_turns(config: c.Transformer) -> positions.Turns:
+    """How fast rotary positions turn."""
+    match config.rotary_scaling:
+        case None:
+            return positions.Turns(config.rotary_theta)
+        case c.RotaryScaling(kind="linear") as scaling:
+            return positions.Turns(config.rotary_theta, scaling.factor)
+        case scaling:
+            limits = scaling.low, scaling.high, scaling.context
+            return positions.Turns(config.rotary_theta, scaling.factor, *limits)
+
+
 def build_blocks(config: c.Transformer, memory_dim: int | None) -> list[Block]:
     return [
         Block(
@@ -450,7 +482,7 @@ def build_blocks(config: c.Transformer, memory_dim: int | None) -> list[Block]:
             norm=config.norm,
             activation=config.activation,
             rotary=config.positions == "rotary",
-            theta=config.rotary_theta,
+            turns=rotary_turns(config),
             num_kv_heads=config.num_kv_heads,
             head_dim=config.head_dim,
             bias=config.bias,

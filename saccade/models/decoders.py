@@ -18,7 +18,8 @@ from saccade.nn.attention import Attention, additive_mask
 from saccade.nn.cache import KVCache
 from saccade.nn.distributions import Distribution
 from saccade.nn.dropout import Dropout
-from saccade.nn.loss import Loss, Vocabulary
+from saccade.nn.edits import Edits, EditSource, Places
+from saccade.nn.loss import Loss, Vocabulary, label_loss
 from saccade.nn.padded import Memory, Padded
 from saccade.nn.pointer import Pointer
 from saccade.nn.products import Linear
@@ -50,6 +51,11 @@ class Decoder(nn.Module, ABC):
         self.embedding = ends.embedding
         self.output = ends.output
         self.pointer: Pointer | None = None  # by which it copies from the source
+
+    @property
+    def copies(self) -> bool:
+        """Whether a memory has to say which tokens it was made of."""
+        return self.pointer is not None
 
     @abstractmethod
     def start(self, memory: Memory | None, rows: int) -> Any:
@@ -92,9 +98,8 @@ class Decoder(nn.Module, ABC):
             return output.loss(output(targets.real(hidden)), targets.real(targets.values)), state
         if self.pointer is not None:
             state = self._pointing(self.pointer, state)
-            logits = output(targets.real(hidden).to(output.weight.dtype))
             source = state.pointed.tree
-            return self.pointer.loss(hidden, logits, source, targets, smoothing), state
+            return self.pointer.loss(hidden, output, source, targets, smoothing), state
         said = targets.real(hidden), targets.real(targets.values)
         return output.loss(*said, smoothing), state
 
@@ -241,3 +246,63 @@ class TransformerDecoder(Decoder):
         memory, mask = source
         x, cache, heads = self.stack(x, state.cache, memory, mask)
         return x, TransformerState(cache, Fixed((heads, mask)), state.pointed)
+
+
+class EditState(NamedTuple):
+    layers: tuple[LayerState, ...] | None  # None before the first token
+    source: Fixed  # a Memory; after the first token an EditSource
+    places: Places | None  # where the pass over the source stands
+
+
+class EditDecoder(Decoder):
+    """A recurrent language model whose words are written in one pass over a source; see `Edits`.
+
+    The layers read the target alone, so that it runs through them at once. What `forward` returns
+    are log-probabilities, exact: the sum over all ways to write a target.
+    """
+
+    def __init__(
+        self,
+        ends: Ends,
+        layers: Recurrent,
+        *,
+        memory_dim: int,
+        end: int,
+        copies: bool,
+        dropout: float,
+    ):
+        super().__init__(ends, layers.dim)
+        self.layers = layers
+        self.drop = Dropout(dropout)
+        assert isinstance(ends.output, nn.Linear)
+        self.attention = Edits(ends.output, layers.dim, memory_dim, end, copies, dropout)
+
+    @property
+    def copies(self) -> bool:
+        return self.attention.copies
+
+    def start(self, memory: Memory | None, rows: int) -> EditState:
+        assert memory is not None, "there is nothing to edit"
+        return EditState(None, Fixed(memory), None)
+
+    def hidden(self, inputs: Inputs, state: EditState) -> tuple[Float[Tensor, "B T D"], EditState]:
+        embedded = self.drop(self.embedding(self.words(inputs)))
+        layers = state.layers or self.layers.zeros(embedded.size(0), embedded)
+        outputs, layers = self.layers(embedded, layers)
+        source = state.source
+        if isinstance(source.tree, Memory):
+            source = Fixed(self.attention.prepare(source.tree))
+        return self.drop(outputs), EditState(layers, source, state.places)
+
+    def forward(self, inputs: Inputs, state: EditState) -> tuple[Float[Tensor, "B T V"], EditState]:
+        hidden, state = self.hidden(inputs, state)
+        source: EditSource = state.source.tree
+        log_probs, places = self.attention(hidden, inputs, source, state.places)
+        return log_probs, state._replace(places=places)
+
+    def loss(
+        self, inputs: Inputs, targets: Padded, state: EditState, smoothing: float = 0.0
+    ) -> tuple[Loss, EditState]:
+        log_probs, state = self(inputs, state)
+        gold = targets.real(targets.values)
+        return label_loss(targets.real(log_probs), gold, smoothing), state

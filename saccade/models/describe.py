@@ -15,7 +15,8 @@ from torch import Tensor
 
 from saccade import config as c
 from saccade.errors import CheckpointError, ConfigError
-from saccade.models.pretrained import Published, published
+from saccade.models.pretrained import published
+from saccade.models.pretrained_parts import Published
 from saccade.nn.positions import sinusoids
 
 BACK = {"relu": "relu", "gelu": "gelu", "gelu_tanh": "gelu_new", "silu": "silu"}
@@ -103,7 +104,7 @@ def _counts(table: Any, name: str) -> bool:
     positions = getattr(table, "positions", "")
     if name.startswith("relative_"):
         return bool(positions == "relative")
-    if name == "rotary_theta":
+    if name.startswith("rotary_"):
         return bool(positions == "rotary")
     return name != "position_offset" or positions == "learned"
 
@@ -204,7 +205,7 @@ def _gpt2(part: c.TransformerDecoder, rows: int) -> dict[str, Any]:
 
 def _llama(part: c.TransformerDecoder, rows: int, config: c.Config) -> dict[str, Any]:
     context = getattr(config.task, "context", 1024)
-    return {
+    raw: dict[str, Any] = {
         "model_type": "llama",
         "vocab_size": rows,
         "hidden_size": part.dim,
@@ -220,6 +221,16 @@ def _llama(part: c.TransformerDecoder, rows: int, config: c.Config) -> dict[str,
         "attention_dropout": part.attention_dropout,
         "tie_word_embeddings": part.tied,
     }
+    if (scaling := part.rotary_scaling) is not None:
+        raw["rope_scaling"] = {"rope_type": scaling.kind, "factor": scaling.factor}
+        if scaling.kind == "llama3":
+            raw["max_position_embeddings"] = max(context, scaling.context)
+            raw["rope_scaling"] |= {
+                "low_freq_factor": scaling.low,
+                "high_freq_factor": scaling.high,
+                "original_max_position_embeddings": scaling.context,
+            }
+    return raw
 
 
 def _t5(encoder: c.TransformerEncoder, part: c.TransformerDecoder, rows: int) -> dict[str, Any]:

@@ -18,6 +18,10 @@ class Encoder(nn.Module):
         self.stem = stem
         self.body = body
 
+    @property
+    def first_stem(self) -> nn.Module:
+        return self.stem
+
     def forward(self, source: Padded) -> Memory:
         read: Padded = self.stem(source)
         parts = read.values, read.keep, read.lengths
@@ -36,6 +40,10 @@ class EarlyFusion(nn.Module):
         self.stems = nn.ModuleList(stems)
         self.marks = nn.Embedding(len(stems), dim)  # (sources, D)
         self.body = body
+
+    @property
+    def first_stem(self) -> nn.Module:
+        return self.stems[0]
 
     def forward(self, *sources: Padded) -> Memory:
         marks = self.marks(torch.arange(len(sources), device=sources[0].values.device))
@@ -69,6 +77,12 @@ class LateFusion(nn.Module):
         self.dim = encoders[0].dim
         self.encoders = nn.ModuleList(encoders)
         self.marks = nn.Embedding(len(encoders), self.dim)  # (sources, D)
+
+    @property
+    def first_stem(self) -> nn.Module:
+        first = self.encoders[0]
+        assert isinstance(first, Encoder)
+        return first.stem
 
     def forward(self, *sources: Padded) -> Memory:
         marks = self.marks(torch.arange(len(sources), device=sources[0].values.device))

@@ -22,7 +22,7 @@ from saccade.models.heads import BagOfWords, Monotone, PerToken, PerWord, Pooled
 from saccade.models.vectors import WordVectors
 from saccade.nn.distributions import Distribution
 from saccade.nn.dropout import uniform
-from saccade.nn.loss import Loss, label_loss
+from saccade.nn.loss import Loss, label_loss, rdrop_loss
 from saccade.nn.padded import UNSCORED_ID, Memory, Padded
 from saccade.nn.state import detach
 
@@ -52,6 +52,7 @@ class Generator(nn.Module):
         ctc: float = 0.0,
         words: BagOfWords | None = None,
         bag: float = 0.0,
+        rdrop: float = 0.0,
     ):
         super().__init__()
         self.encoder = encoder
@@ -61,6 +62,7 @@ class Generator(nn.Module):
         self.special = tuple(special)  # ids of the target that are no words
         self.monotone, self.ctc = monotone, ctc  # a second loss, and its weight
         self.words, self.bag = words, bag  # another
+        self.rdrop = rdrop  # the weight of how far two passes are apart
 
     @property
     def carries(self) -> bool:
@@ -79,7 +81,14 @@ class Generator(nn.Module):
             tokens = own_guesses(self, batch.sources, tokens, share)
         state = self.decoder.start(memory, tokens.size(0)) if carry is None else carry
         smoothing = self.label_smoothing if self.training else 0.0
-        loss, state = self.decoder.loss(tokens, targets, state, smoothing)
+        if self.training and self.rdrop:
+            second = self.encode(batch.sources)
+            again = state if carry is not None else self.decoder.start(second, tokens.size(0))
+            one, state = self.decoder(tokens, state)
+            both = targets.real(one), targets.real(self.decoder(tokens, again)[0])
+            loss = rdrop_loss(*both, targets.real(targets.values), smoothing, self.rdrop)
+        else:
+            loss, state = self.decoder.loss(tokens, targets, state, smoothing)
         if self.training and self.monotone is not None and memory is not None:
             aligned = self.monotone.loss(self.monotone(memory), memory.keep, batch.target)
             loss = replace(loss, sum=(1.0 - self.ctc) * loss.sum + self.ctc * aligned)
@@ -99,7 +108,9 @@ class Generator(nn.Module):
         if self.encoder is None:
             return None
         memory: Memory = self.encoder(*sources)
-        return memory if self.decoder.pointer is None else memory._replace(tokens=sources[0].values)
+        if not self.decoder.copies:
+            return memory
+        return memory._replace(tokens=tokens_of(sources[0], memory.values.size(1)))
 
 
 class Labeller(nn.Module):
@@ -111,13 +122,26 @@ class Labeller(nn.Module):
         head: Pooled | PerWord,
         *,
         label_smoothing: float = 0.0,
+        rdrop: float = 0.0,
     ):
         super().__init__()
         self.encoder = encoder
         self.head = head
         self.label_smoothing = label_smoothing
+        self.rdrop = rdrop
 
     carries = False
+
+    def said(self, batch: Batch) -> Float[Tensor, "N labels"]:
+        """The logits of what is scored in a batch."""
+        raise NotImplementedError
+
+    def label_loss(self, batch: Batch, gold: Int[Tensor, "N"]) -> Loss:
+        """The loss of a batch whose labels are `gold`."""
+        logits = self.said(batch)
+        if self.training and self.rdrop:
+            return rdrop_loss(logits, self.said(batch), gold, self.smoothing, self.rdrop)
+        return label_loss(logits, gold, self.smoothing)
 
     @property
     def smoothing(self) -> float:
@@ -131,8 +155,10 @@ class Classifier(Labeller):
         return self.head(self.encoder(*sources))  # type: ignore[no-any-return]
 
     def forward(self, batch: Batch, carry: Any = None, progress: float = 1.0) -> tuple[Loss, None]:
-        gold = batch.target.values[:, 0]
-        return label_loss(self.logits(batch.sources), gold, self.smoothing), None
+        return self.label_loss(batch, batch.target.values[:, 0]), None
+
+    def said(self, batch: Batch) -> Float[Tensor, "B labels"]:
+        return self.logits(batch.sources)
 
 
 class Tagger(Labeller):
@@ -143,8 +169,10 @@ class Tagger(Labeller):
         return self.head(self.encoder(source), source.words)  # type: ignore[no-any-return]
 
     def forward(self, batch: Batch, carry: Any = None, progress: float = 1.0) -> tuple[Loss, None]:
-        gold, logits = batch.target, self.logits(batch.sources)
-        return label_loss(gold.scored(logits), gold.scored(gold.values), self.smoothing), None
+        return self.label_loss(batch, batch.target.scored(batch.target.values)), None
+
+    def said(self, batch: Batch) -> Float[Tensor, "n labels"]:
+        return batch.target.scored(self.logits(batch.sources))
 
 
 class TokenPredictor(nn.Module):
@@ -278,6 +306,14 @@ def shifted(target: Padded) -> tuple[Inputs, Padded]:
         return torch.cat([missing(target.values[:, :1]), target.values[:, :-1]], 1), target
     said = Padded(target.values[:, 1:], (target.lengths - 1).clamp(min=0))
     return target.values[:, :-1], said
+
+
+def tokens_of(source: Padded, positions: int) -> Int[Tensor, "B S"]:
+    """The tokens at the positions of a memory that begins with this source; -1 at all others."""
+    tokens = source.values
+    if source.keep is not None:
+        tokens = tokens.masked_fill(~source.keep, -1)
+    return F.pad(tokens, (0, positions - tokens.size(1)), value=-1)
 
 
 def missing(like: Float[Tensor, "B n F"]) -> Float[Tensor, "B n F"]:

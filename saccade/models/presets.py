@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from saccade.errors import ConfigError
 
 if TYPE_CHECKING:
-    from saccade.models.pretrained import Published
+    from saccade.models.pretrained_parts import Published
 
 TRANSFORMER = {
     "tiny": {"dim": 128, "num_layers": 4, "num_heads": 4, "ff_dim": 256, "dropout": 0.1},
@@ -32,9 +32,19 @@ CONVOLUTION = {
 SIZES = ("tiny", "small", "base", "big")
 
 
-def _gpt2(width: int, layers: int, heads: int) -> dict[str, Any]:
-    sizes = {"n_embd": width, "n_layer": layers, "n_head": heads, "n_positions": 1024}
-    return {"model_type": "gpt2", "vocab_size": 50257} | sizes
+def _gpt2(
+    width: int, layers: int, heads: int, positions: int = 1024, rows: int = 50257
+) -> dict[str, Any]:
+    sizes = {"n_embd": width, "n_layer": layers, "n_head": heads, "n_positions": positions}
+    return {"model_type": "gpt2", "vocab_size": rows} | sizes
+
+
+def _gpt3(width: int, layers: int, heads: int) -> dict[str, Any]:
+    return _gpt2(width, layers, heads, 2048)
+
+
+def _megatron(width: int, layers: int, heads: int) -> dict[str, Any]:
+    return _gpt2(width, layers, heads, 1024, 51200)  # a vocabulary that eight devices divide
 
 
 def _bert(width: int, layers: int, heads: int) -> dict[str, Any]:
@@ -51,6 +61,23 @@ def _bert(width: int, layers: int, heads: int) -> dict[str, Any]:
     }
 
 
+def _roberta(width: int, layers: int, heads: int) -> dict[str, Any]:
+    return _bert(width, layers, heads) | {
+        "model_type": "roberta",
+        "architectures": ["RobertaForMaskedLM"],
+        "vocab_size": 50265,
+        "max_position_embeddings": 514,
+        "type_vocab_size": 1,
+        "pad_token_id": 1,
+    }
+
+
+def _original(size: str) -> dict[str, dict[str, Any]]:
+    """Vaswani et al.'s, with one table of embeddings for source, target and output."""
+    part = {"kind": "transformer"} | TRANSFORMER[size] | ORIGINAL
+    return {"encoder": part, "decoder": part | {"tied": True, "output_bias": False}}
+
+
 def _t5(width: int, layers: int, heads: int, head_dim: int, inner: int) -> dict[str, Any]:
     sizes = {"d_model": width, "num_layers": layers, "num_heads": heads}
     return {"model_type": "t5", "vocab_size": 32128, "d_kv": head_dim, "d_ff": inner} | sizes
@@ -61,8 +88,22 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     "gpt2-medium": _gpt2(1024, 24, 16),
     "gpt2-large": _gpt2(1280, 36, 20),
     "gpt2-xl": _gpt2(1600, 48, 25),
+    "gpt3-small": _gpt3(768, 12, 12),
+    "gpt3-medium": _gpt3(1024, 24, 16),
+    "gpt3-large": _gpt3(1536, 24, 16),
+    "gpt3-xl": _gpt3(2048, 24, 16),
+    "gpt3-2.7b": _gpt3(2560, 32, 32),
+    "gpt3-6.7b": _gpt3(4096, 32, 32),
+    "gpt3-13b": _gpt3(5120, 40, 40),
+    "gpt3-175b": _gpt3(12288, 96, 96),
+    "megatron-1.2b": _megatron(1536, 40, 16),
+    "megatron-2.5b": _megatron(1920, 54, 20),
+    "megatron-4.2b": _megatron(2304, 64, 24),
+    "megatron-8.3b": _megatron(3072, 72, 32),
     "bert-base": _bert(768, 12, 12),
     "bert-large": _bert(1024, 24, 16),
+    "roberta-base": _roberta(768, 12, 12),
+    "roberta-large": _roberta(1024, 24, 16),
     "t5-small": _t5(512, 6, 8, 64, 2048),
     "t5-base": _t5(768, 12, 12, 64, 3072),
     "t5-large": _t5(1024, 24, 16, 64, 4096),
@@ -84,10 +125,49 @@ PUBLISHED: dict[str, dict[str, Any]] = {
 }
 
 
+XLNET = {
+    "kind": "transformer",
+    "dim": 1024,
+    "num_layers": 24,
+    "num_heads": 16,
+    "ff_dim": 4096,
+    "dropout": 0.1,
+    "attention_dropout": 0.1,
+    "norm_first": False,
+    "activation": "gelu",
+    "positions": "relative",
+    "scale_embedding": False,
+}
+ELMO = {"kind": "recurrent", "cell": "lstm", "dim": 1024, "num_layers": 2, "dropout": 0.1} | {
+    "separate": True,
+    "residual": True,
+}
+# Those that are no config.json of a toolkit: the task, the tables of the network, the vocabulary.
+OWN: dict[str, tuple[str, dict[str, dict[str, Any]], int]] = {
+    "transformer-base": ("translate", _original("base"), 37000),
+    "transformer-big": ("translate", _original("big"), 37000),
+    "xlnet-large": (
+        "masked",
+        {"encoder": XLNET, "head": {"kind": "per_token", "dense": "off"}},
+        32000,
+    ),
+    "elmo": (
+        "masked",
+        {"encoder": ELMO, "head": {"kind": "per_token", "dense": "off", "tied": False}},
+        793471,
+    ),
+}
+PRESETS = (*OWN, *PUBLISHED)
+
+
 def preset(name: str) -> "Published":
     """A published model in our words."""
     from saccade.models.pretrained import published  # which imports torch
+    from saccade.models.pretrained_parts import Published
 
+    if name in OWN:
+        kind, tables, rows = OWN[name]
+        return Published(name, kind, {part: dict(table) for part, table in tables.items()}, rows)
     made = published(PUBLISHED[name], name)
     if made.model_type == "bart":  # whose output has a bias that is not learned
         made.tables["decoder"]["output_bias"] = False
@@ -96,17 +176,19 @@ def preset(name: str) -> "Published":
 
 def expand(size: str, kind: str, part: str = "") -> dict[str, Any]:
     """The plain settings of a named size, for one kind of encoder or decoder."""
-    if size in PUBLISHED:
+    if size in PRESETS:
         tables = preset(size).tables
-        if kind != "transformer" or part not in tables:
-            whose = " and ".join(name for name in tables if name != "head")
-            raise ConfigError(f"size '{size}' is that of a Transformer, of its {whose}")
+        if part not in tables or kind != tables[part]["kind"]:
+            whose = [name for name in tables if name != "head"]
+            title = {"transformer": "a Transformer", "recurrent": "a recurrent network"}
+            has = title[tables[whose[0]]["kind"]]
+            raise ConfigError(f"size '{size}' is that of {has}, of its {' and '.join(whose)}")
         return {key: value for key, value in tables[part].items() if key != "kind"}
     if size not in SIZES:
-        choices = ", ".join((*SIZES, *PUBLISHED))
+        choices = ", ".join((*SIZES, *PRESETS))
         raise ConfigError(f"no size '{size}'; choose one of {choices}")
     match kind:
-        case "recurrent" | "pyramid":
+        case "recurrent" | "pyramid" | "edit":
             return dict(RECURRENT[size])
         case "none":
             return {"dim": TRANSFORMER[size]["dim"]}

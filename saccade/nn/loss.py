@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from saccade.nn.products import Linear, linear, times, transposed_times
 
@@ -33,6 +34,25 @@ def label_loss(
     total = F.cross_entropy(logits, gold, reduction="sum", label_smoothing=smoothing)
     nll = total if smoothing == 0.0 else F.cross_entropy(logits, gold, reduction="sum")
     return Loss(total, nll.detach(), gold.numel())
+
+
+def rdrop_loss(
+    one: Float[Tensor, "N V"],
+    other: Float[Tensor, "N V"],
+    gold: Int[Tensor, "N"],
+    smoothing: float,
+    weight: float,
+) -> Loss:
+    """The mean loss of two passes, and how far what they say is apart.
+
+    (CE(p) + CE(q)) / 2 + weight (KL(p, q) + KL(q, p)) / 4
+    Liang et al. 2021, arxiv.org/abs/2106.14448, whose loss is twice this.
+    """
+    first, second = label_loss(one, gold, smoothing), label_loss(other, gold, smoothing)
+    log_p, log_q = one.float().log_softmax(-1), other.float().log_softmax(-1)
+    apart = ((log_p.exp() - log_q.exp()) * (log_p - log_q)).sum()
+    total = (first.sum + second.sum) / 2 + weight * apart / 4
+    return Loss(total, (first.nll + second.nll) / 2, first.count)
 
 
 CHUNK_LOGITS = 1 << 22  # at once, 16 MB: smaller chunks pay more for the gradient they add to
@@ -78,6 +98,34 @@ def _sums(
         nll -= log_p.gather(1, targets[rows, None]).sum()
         total += log_p.mean(-1).sum() if smoothing else 0.0
     return (1 - smoothing) * nll - smoothing * total, nll
+
+
+def projected_log_probs(
+    hidden: Float[Tensor, "N D"],
+    weight: Float[Tensor, "V D"],
+    bias: Float[Tensor, "V"] | None,
+    targets: Int[Tensor, "N"],
+) -> tuple[Float[Tensor, "N"], Float[Tensor, "N"]]:
+    """For each row the log-probability of its target, and the mean of those of all tokens.
+
+    With more logits than a chunk they are made again for the gradient, and never all in memory.
+    """
+    chunks = _chunks(hidden, weight)
+    if len(chunks) == 1:
+        return _log_probs(hidden, weight, bias, targets)
+    parts = [
+        checkpoint(_log_probs, hidden[rows], weight, bias, targets[rows], use_reentrant=False)
+        for rows in chunks
+    ]
+    gold, means = zip(*parts, strict=True)
+    return torch.cat(gold), torch.cat(means)
+
+
+def _log_probs(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor
+) -> tuple[Tensor, Tensor]:
+    log_p = linear(hidden, weight, bias).float().log_softmax(-1)
+    return log_p.gather(1, targets[:, None])[:, 0], log_p.mean(-1)
 
 
 def _chunks(hidden: Tensor, weight: Tensor) -> list[slice]:

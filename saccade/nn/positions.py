@@ -1,7 +1,8 @@
 """Where a token stands: sinusoidal, learned, rotary or relative positions."""
 
 from functools import lru_cache
-from math import log
+from math import log, pi
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -17,7 +18,8 @@ def sinusoids(length: int, dim: int, device: torch.device | None = None) -> Floa
     Vaswani et al. 2017, arxiv.org/abs/1706.03762
     """
     with torch.inference_mode(False):  # a table may be made in evaluation and used in training
-        angle = _angles(length, dim, device)  # (n, D/2)
+        places = torch.arange(length, device=device)
+        angle = places[:, None] * frequencies(dim, device)  # (n, D/2)
         return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1)
 
 
@@ -132,10 +134,40 @@ class Relative(Unmarked):
         return first + torch.where(distance < near, distance, far.clamp(max=buckets - 1))
 
 
+class Turns(NamedTuple):
+    """How fast the pairs of rotary positions turn: theta^(-2i/K) a position, or less.
+
+    For longer texts than those of `context` tokens that a network was first trained on, pairs that
+    turn less than `low` times in these are slowed down by `factor`, those that turn more than
+    `high` times are not, and those between in part (Llama 3.1, arxiv.org/abs/2407.21783). With
+    `high` = 0 all are (linear: Chen et al. 2023, arxiv.org/abs/2306.15595).
+    """
+
+    theta: float = 10000.0
+    factor: float = 1.0
+    low: float = 0.0
+    high: float = 0.0
+    context: int = 1
+
+    def speeds(self, dim: int, device: torch.device | None) -> Float[Tensor, "half"]:
+        """The angle between two neighbouring positions, for each pair of `dim` columns."""
+        speed = frequencies(dim, device, self.theta)
+        if self.factor == 1.0:
+            return speed
+        if not self.high:
+            return speed / self.factor
+        kept = (self.context * speed / (2 * pi) - self.low) / (self.high - self.low)
+        kept = kept.clamp(0.0, 1.0)
+        return speed * (kept + (1 - kept) / self.factor)
+
+
+PLAIN_TURNS = Turns()
+
+
 def rotate(
     x: Float[Tensor, "B H T K"],
     offset: int,
-    theta: float = 10000.0,
+    turns: Turns = PLAIN_TURNS,
     places: Int[Tensor, "B T"] | None = None,
 ) -> Float[Tensor, "B H T K"]:
     """`x` with each pair of columns turned by its position's angle: after so many, or at `places`.
@@ -143,7 +175,7 @@ def rotate(
     Su et al. 2021, arxiv.org/abs/2104.09864
     """
     end = offset + x.size(-2) if places is None else int(places.max()) + 1
-    cos, sin = _turns(_rounded(end), x.size(-1), x.device, theta)
+    cos, sin = _turns(_rounded(end), x.size(-1), x.device, turns)
     where = slice(offset, end) if places is None else places[:, None]
     cos, sin = cos[where].to(x.dtype), sin[where].to(x.dtype)  # (T, K/2), or (B, 1, T, K/2)
     left, right = x[..., 0::2], x[..., 1::2]
@@ -151,17 +183,17 @@ def rotate(
 
 
 @lru_cache(maxsize=32)
-def _turns(length: int, dim: int, device: torch.device, theta: float) -> tuple[Tensor, Tensor]:
+def _turns(length: int, dim: int, device: torch.device, turns: Turns) -> tuple[Tensor, Tensor]:
     with torch.inference_mode(False):
-        angle = _angles(length, dim, device, theta)
+        angle = torch.arange(length, device=device)[:, None] * turns.speeds(dim, device)
         return angle.cos(), angle.sin()
 
 
-def _angles(
-    length: int, dim: int, device: torch.device | None, theta: float = 10000.0
-) -> Float[Tensor, "n half"]:
-    frequency = theta ** (-torch.arange(0, dim, 2, device=device) / dim)  # (D/2,)
-    return torch.arange(length, device=device)[:, None] * frequency
+def frequencies(
+    dim: int, device: torch.device | None, theta: float = 10000.0
+) -> Float[Tensor, "half"]:
+    """theta^(-2i/d) for each pair of columns."""
+    return theta ** (-torch.arange(0, dim, 2, device=device) / dim)
 
 
 def _rounded(length: int) -> int:

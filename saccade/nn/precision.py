@@ -55,8 +55,9 @@ class Halved(nn.Module):
         super().__init__()
         self.network, self.dtype = network, dtype
         stay = {id(p) for module in single for p in module.parameters()}
+        norms = nn.LayerNorm | nn.RMSNorm | nn.GroupNorm
         for module in network.modules():
-            if isinstance(module, nn.Embedding | nn.LayerNorm | nn.RMSNorm | Distribution | SUMS):
+            if isinstance(module, nn.Embedding | norms | Distribution | SUMS):
                 stay |= {id(p) for p in module.parameters()}
         self.names = [name for name, p in network.named_parameters() if id(p) not in stay]
         self.weights: dict[str, Tensor] = {}

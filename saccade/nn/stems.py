@@ -221,17 +221,26 @@ class StandardisedConv2d(nn.Conv2d):
     """
 
     def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B E G V"]:
-        weight = self.weight.float()
-        variance, mean = torch.var_mean(weight, (1, 2, 3), correction=0, keepdim=True)
-        scale = torch.rsqrt(variance * weight[0].numel() + 1e-6)
-        filters = ((weight - mean) * scale).to(self.weight.dtype)
+        weight = self.weight.float().flatten(1)  # one dimension to sum over: twice as fast
+        weight = weight - weight.mean(1, keepdim=True)
+        scale = torch.rsqrt(weight.square().sum(1, keepdim=True) + 1e-6)
+        filters = (weight * scale).view_as(self.weight).to(x.dtype)
         return F.conv2d(x, filters, self.bias, self.stride, self.padding)
 
 
-def group_norm(channels: int) -> nn.GroupNorm:
+class GroupNorm(nn.GroupNorm):
+    """A group norm in single precision, whatever it reads: torch's own in bf16 takes four times
+    as long.
+    """
+
+    def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
+        return super().forward(x.float()).to(x.dtype)
+
+
+def group_norm(channels: int) -> GroupNorm:
     """A norm over groups of about eight channels."""
     groups = next(n for n in range(max(1, channels // 8), 0, -1) if channels % n == 0)
-    return nn.GroupNorm(groups, channels)
+    return GroupNorm(groups, channels)
 
 
 def brightness(values: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from saccade.nn.attention import (
 from saccade.nn.cache import KeysValues, KVCache, Past
 from saccade.nn.dropout import Dropout
 from saccade.nn.padded import View
-from saccade.nn.positions import Relative
+from saccade.nn.positions import PLAIN_TURNS, Relative, Turns
 from saccade.nn.precision import computed
 from saccade.nn.products import Linear
 from saccade.nn.state import Fixed
@@ -90,7 +90,7 @@ class Block(nn.Module):
         norm: Norm = "layer",
         activation: Activation = "relu",
         rotary: bool = False,
-        theta: float = 10000.0,
+        turns: Turns = PLAIN_TURNS,
         num_kv_heads: int | None = None,
         head_dim: int | None = None,
         bias: bool = True,
@@ -106,7 +106,7 @@ class Block(nn.Module):
             num_kv_heads=num_kv_heads,
             head_dim=head_dim,
             bias=bias,
-            theta=theta,
+            turns=turns,
         )
         self.attention_norm = build_norm(norm, dim, norm_eps)
         if memory_dim is not None:

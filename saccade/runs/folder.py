@@ -23,7 +23,7 @@ from saccade.runs import files, guard
 from saccade.runs.failures import disk_failure
 from saccade.tasks.generate import permitted_lines
 
-LIMITS = ("train.steps", "train.epochs", "train.minutes", "train.patience")
+LIMITS = ("train.steps", "train.epochs", "train.minutes", "train.patience", "train.seeds")
 # What may be edited in config.toml between two parts of a run: it changes no weight.
 # How a step is computed: another way gives other last bits, which is said.
 PARALLEL = tuple(f"parallel.{name}" for name in c.Parallel.model_fields)
@@ -178,6 +178,25 @@ def locked(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def is_locked(folder: Path) -> bool:
+    """Whether another process is at work on a run."""
+    if sys.platform == "win32":
+        return False
+    import fcntl
+
+    try:
+        descriptor = os.open(folder / ".lock", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
 
 
 # --- what may change ------------------------------------------------------------------------------

@@ -21,7 +21,8 @@ from saccade import config as c
 from saccade.data.fields import Labels, Lines, TargetText, Text, Words
 from saccade.errors import CheckpointError, ConfigError
 from saccade.models.layouts import Same
-from saccade.models.pretrained import Published, Values, Weight, alternatives, published
+from saccade.models.pretrained import alternatives, published
+from saccade.models.pretrained_parts import Published, Values, Weight
 from saccade.runs import files, guard
 from saccade.runs.folder import write_config
 from saccade.tasks.classify import Classify
@@ -50,8 +51,17 @@ class Converted(NamedTuple):
     said: list[str]  # what a user should know
 
 
-def import_run(path: str | os.PathLike[str], out: str | os.PathLike[str], say: Say = print) -> Path:
-    """Write a run with the weights and the vocabulary of a published model."""
+def import_run(
+    path: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    say: Say = print,
+    columns: int = 1,
+) -> Path:
+    """Write a run with the weights and the vocabulary of a published model.
+
+    `columns` is how many texts a classifier reads: 2 of one that was trained on pairs, which no
+    config.json says.
+    """
     from saccade.runs.converters import converted_file  # which are of another kind
     from saccade.runs.vector_files import converted_vectors, is_vectors
 
@@ -62,7 +72,9 @@ def import_run(path: str | os.PathLike[str], out: str | os.PathLike[str], say: S
         raise ConfigError(f"{out}: is there already; choose another folder (--out)")
     try:
         if (path / "config.json").exists():
-            made = hugging_face(path)
+            made = hugging_face(path, columns)
+        elif columns > 1:
+            raise ConfigError(ONE_TEXT)
         else:
             made = converted_vectors(path) if is_vectors(path) else converted_file(path)
     except (ArithmeticError, RecursionError, RuntimeError, TypeError, ValueError) as error:
@@ -227,14 +239,14 @@ def _text(path: Path) -> str:
 # --- a folder of Hugging Face's -------------------------------------------------------------------
 
 
-def hugging_face(folder: Path) -> Converted:
+def hugging_face(folder: Path, columns: int = 1) -> Converted:
     """A folder with config.json, safetensors, and tokenizer.json or older vocabularies."""
     where = str(folder / "config.json")
     raw = _json(folder / "config.json")
     shards = Shards(folder)
     made = published(raw, where, shards.entries)
     source, target = tokenizers_of(folder, made, Values(raw, where))
-    task = task_of(made, raw, folder, source, target)
+    task = task_of(made, raw, folder, source, target, columns)
     try:
         shapes = {n: tuple(p.shape) for n, p in guard.network_on_meta(task).named_parameters()}
     except ConfigError as error:
@@ -333,17 +345,26 @@ def first_weight(name: str, shape: tuple[int, ...]) -> Tensor:
 
 # --- tasks ----------------------------------------------------------------------------------------
 
-TSV = {"format": "tsv", "source": [1], "target": 2, "columns": 2}
+ONE_TEXT = "--columns: of what can be imported, classifiers alone read several texts"
 
 
 def task_of(
-    made: Published, raw: Mapping[str, Any], folder: Path, source: Tokenizer, target: Tokenizer
+    made: Published,
+    raw: Mapping[str, Any],
+    folder: Path,
+    source: Tokenizer,
+    target: Tokenizer,
+    columns: int = 1,
 ) -> Task:
     """The task of a published model, with its vocabularies."""
     tokenizer = source.config.model_dump()
     longest = made.longest or 1024
     context = max(8, min(longest, 1024))
     tables: dict[str, Any] = dict(made.tables)
+    if columns > 1 and made.kind != "classify":
+        raise ConfigError(ONE_TEXT)
+    texts = [*range(1, columns + 1)]
+    tsv = {"format": "tsv", "source": texts, "target": columns + 1, "columns": columns + 1}
     width = raw.get("num_beams")
     if made.kind in ("language", "translate"):
         beams = width if type(width) is int and 0 < width <= 64 else None
@@ -359,19 +380,19 @@ def task_of(
                 return LanguageModel(config(task, {"format": "text"}), Lines(target))
             case "translate":
                 sides = {"source": tokenizer, "target": tokenizer, "joint": made.joint}
-                settings = config({"kind": "translate", **sides}, TSV)
+                settings = config({"kind": "translate", **sides}, tsv)
                 return Translate(settings, (Text(source),), TargetText(target))
             case "masked":
                 task = {"kind": "pretrain", "tokenizer": tokenizer, "context": context}
                 return Fill(config(task, {"format": "text"}), Lines(target))
             case "classify":
                 labels = Labels(labels_of(raw))
-                settings = config({"kind": "classify", "tokenizer": tokenizer}, TSV)
+                settings = config({"kind": "classify", "tokenizer": tokenizer}, tsv)
                 return Classify(settings, (Text(source),), labels)
             case _:
                 labels = Labels(labels_of(raw))
-                columns = {"format": "columns", "source": [1], "target": 2}
-                settings = config({"kind": "tag", "tokenizer": tokenizer}, columns)
+                data = {"format": "columns", "source": [1], "target": 2}
+                settings = config({"kind": "tag", "tokenizer": tokenizer}, data)
                 return Tag(settings, (Words(source),), labels)
     except ConfigError as error:
         raise CheckpointError(str(error)) from None
@@ -381,7 +402,8 @@ def labels_of(raw: Mapping[str, Any]) -> Vocab:
     """The labels of a config.json in their order."""
     found = raw.get("id2label")
     if not isinstance(found, dict) or not found:
-        found = {str(i): f"LABEL_{i}" for i in range(Values(raw, "config.json").size("num_labels"))}
+        count = Values(raw, "config.json").size("num_labels", default=2)  # which is left out there
+        found = {str(i): f"LABEL_{i}" for i in range(count)}
     names = [str(found.get(str(i), "")) for i in range(len(found))]
     if len({*names}) < len(names) or "" in names:
         raise CheckpointError("config.json: id2label: its labels are not numbered, or not distinct")

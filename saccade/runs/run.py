@@ -11,7 +11,6 @@ data/              the tokenised corpus
 import os
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import islice, repeat
@@ -28,29 +27,27 @@ from saccade.data.lines import Defect, Example, without_compression
 from saccade.data.media import Cell, MediaField, required
 from saccade.data.memory import given
 from saccade.data.sources import columns_expected, examples, read
-from saccade.data.vectors import read_tests
-from saccade.data.windows import Windows
 from saccade.engines.choose import Engines
 from saccade.engines.ctranslate2 import export
 from saccade.engines.local import Pending
 from saccade.errors import CheckpointError, ConfigError, DataError
 from saccade.models.build import allocate
+from saccade.models.ensembles import together
 from saccade.models.forecaster import AnyForecaster
 from saccade.models.networks import Generator, Network
 from saccade.models.vectors import WordVectors as VectorNetwork
 from saccade.nn.lora import merge
-from saccade.runs import files
+from saccade.runs import files, measuring
 from saccade.runs.folder import read_config
-from saccade.runs.guard import check_ids, fitting_network, own_decode, vetted_export, with_root
+from saccade.runs.guard import fitting_network, own_decode, vetted_export, with_root
 from saccade.runs.machine import Device, choose_device, require_search_memory
-from saccade.setup.prepare import (
-    refuse_unseen,
-    reopen,
-)
-from saccade.tasks.exact import Compared, compare
-from saccade.tasks.forecast import Continuation, Forecast, windows_in
+from saccade.runs.members import alone, member_weights
+from saccade.setup.prepare import refuse_unseen
+from saccade.tasks.exact import Compared
+from saccade.tasks.forecast import Continuation, Forecast
 from saccade.tasks.generate import GeneratingTask, check_members
 from saccade.tasks.labels import LabelTask
+from saccade.tasks.pieces import stream
 from saccade.tasks.registry import load_task
 from saccade.tasks.task import (
     Evaluation,
@@ -63,7 +60,6 @@ from saccade.tasks.task import (
     device_of,
     result_of,
 )
-from saccade.tasks.translate import EVALUATED_AT_ONCE, Translate
 from saccade.tasks.vectors import WordVectors
 
 LINES_AT_ONCE = 2048  # read, sorted by length and decoded at once
@@ -193,6 +189,10 @@ class Run:
         members = tuple(Member(other.task, other.network) for other in others)
         return self._request(Request(decode, nbest, scored, details, members))
 
+    def exact_request(self, settings: Mapping[str, Any]) -> Request:
+        """What is wanted of an exact search, checked."""
+        return self._request(Request(c.exact_decode(self._own_decode(settings), settings)))
+
     def _own_decode(self, chosen: Container[str]) -> c.Decode:
         """The run's own settings of a search, with what they name; `chosen` are the user's keys."""
         decode = self.config.decode
@@ -237,9 +237,9 @@ class Run:
             self._query(item, number, prefix, file, place(number))
             for number, (item, prefix) in enumerate(_pairwise(inputs, begin, place), first)
         )
-        yield from self._answers(queries, request, at_once)
+        yield from self.answers(queries, request, at_once)
 
-    def _answers(
+    def answers(
         self, queries: Iterable[Query], request: Request, at_once: int = LINES_AT_ONCE
     ) -> Iterator[Prediction]:
         """A prediction for each query, in order; an empty line in is an empty line out."""
@@ -282,7 +282,7 @@ class Run:
         if _is_empty(query):
             return  # an empty line in, an empty line out
         try:
-            yield from self.task.stream(self.network, query, request)
+            yield from stream(self.task, self.network, query, request)
         except DataError as error:
             raise DataError(f"{place}: {error}") from None
 
@@ -306,13 +306,7 @@ class Run:
         order: str = "depth",
     ) -> Iterator[Compared]:
         """For each source of files or examples the best output of all, beside what beams find."""
-        if not isinstance(self.task, GeneratingTask) or not isinstance(self.network, Generator):
-            raise ConfigError(f"the task '{self.config.task.kind}' does not search")
-        changes = dict(settings or {}) | {"budget": budget, "order": order}
-        own = self._own_decode(changes)
-        request = self._request(Request(c.exact_decode(own, changes)))
-        rows = [self._located_row(row) for row in self._examples(data)]
-        yield from compare(self.task, self.network, rows, request)
+        return measuring.compare(self, data, settings, budget, order)
 
     def export(self, folder: str | os.PathLike[str] | None = None) -> Path:
         """Write the model as CTranslate2 reads it; inside the run, predictions use it there."""
@@ -414,48 +408,23 @@ class Run:
         others: Sequence["Run"] = (),
     ) -> Evaluation:
         """The same, on its way: a generator that yields the share done and returns the metrics."""
-        rows: Sequence[Example]
-        if data and isinstance(self.task, Forecast):
-            corpus = self.task.corpus(self._windows(self.task, data))
-            rows = self.task.examples(corpus)
-        elif data and isinstance(self.task, WordVectors) and (tests := read_tests(data)):
-            return (yield from self.task.tested(self.require_vectors()[1], tests))
-        elif data:
-            rows = list(self._examples(data[0] if len(data) == 1 else data))
-            self._check_labels(rows)
-            rows = [self._located_row(row) for row in rows]
-            corpus = self.task.encode(rows)
-        else:
-            found = reopen(self.config, self.folder)
-            corpus, rows = found.dev, found.dev_examples
-            check_ids(self.task, corpus, self.folder)
-            if self.task.fallible:
-                self.task.remember(corpus, rows)
-                self.engines.close()  # processes that were forked before know nothing of it
-        request = self.request(settings=settings, others=others)
-        if isinstance(self.task, Translate) and isinstance(self.network, Generator):
-            answer = partial(self._answers, request=request, at_once=EVALUATED_AT_ONCE)
-            return (yield from self.task.evaluate_answers(self.network, corpus, rows, answer))
-        own, decode = self.config.decode, request.decode
-        same = own.model_copy(update={"int8": decode.int8, "engine": decode.engine})
-        if others or decode != same or decode.engine == "ctranslate2":
-            raise ConfigError(
-                f"the task '{self.config.task.kind}' is measured without a search: of the settings "
-                "only int8 has an effect"
-            )
-        network = self.engines.packed(int8=True) if decode.int8 else self.network
-        return (yield from self.task.evaluating(network, corpus, rows, quick=False))
+        return measuring.evaluate(self, data, settings, others)
 
-    def _windows(self, task: Forecast, data: Sequence[Any]) -> Windows:
-        """All windows of a table; the first look back to the run's own rows, if they continue."""
-        if len(data) != 1:
-            raise ConfigError(f"a forecast is measured on one table of series, not {len(data)}")
-        if not isinstance(data[0], str | os.PathLike):
-            raise ConfigError("a forecast is measured on the table in a file: give its path")
-        before = None
-        with suppress(CheckpointError):  # its data may be gone
-            before = task.table_of(windows_in(reopen(self.config, self.folder).dev))
-        return task.windows_of(task.table_in(os.fspath(data[0])), before)
+    def score(self, *data: Any) -> Iterator[tuple[float, int]]:
+        """For each example of these files log p(target | source), and of how many tokens.
+
+        In place of files, examples from memory, as for `evaluate`.
+        """
+        return measuring.score(self, data)
+
+    def rows(self, *data: Any) -> Iterator[Example]:
+        """The examples of files or from memory, with media where they are and labels known."""
+        given_data = given(data[0] if len(data) == 1 else data)
+        found = examples(given_data, self.config.data, self.config.task.kind)
+        for some in chunks(found, LINES_AT_ONCE):
+            if isinstance(self.task, LabelTask):
+                refuse_unseen(self.task, some)
+            yield from map(self._located_row, some)
 
     def forecast(
         self,
@@ -469,25 +438,6 @@ class Run:
             raise ConfigError(f"the task '{self.config.task.kind}' does not forecast")
         table = self.task.table_in(os.fspath(path))
         return self.task.forecast(self.network, table, quantiles, samples, seed)
-
-    def score(self, *data: Any) -> Iterator[tuple[float, int]]:
-        """For each example of these files log p(target | source), and of how many tokens.
-
-        In place of files, examples from memory, as for `evaluate`.
-        """
-        rows = self._examples(data[0] if len(data) == 1 else data)
-        if isinstance(self.task, Forecast):
-            rows = iter(self.task.examples(self.task.corpus(self._windows(self.task, data))))
-        for some in chunks(rows, LINES_AT_ONCE):
-            self._check_labels(some)
-            yield from self.task.score(self.network, [self._located_row(row) for row in some])
-
-    def _check_labels(self, rows: Sequence[Example]) -> None:
-        if isinstance(self.task, LabelTask):
-            refuse_unseen(self.task, rows)
-
-    def _examples(self, data: Any) -> Iterator[Example]:
-        return examples(given(data), self.config.data, self.config.task.kind)
 
     def _query(
         self, item: str | Sequence[str], number: int, prefix: str, file: str | None, place: str
@@ -555,22 +505,34 @@ class Run:
         return source
 
 
-def load(folder: str | os.PathLike[str], device: Device = "auto") -> Run:
-    """The run in a directory, ready to predict on the device asked for, or on the best there is."""
+def load(folder: str | os.PathLike[str], device: Device = "auto", *, ensemble: bool = True) -> Run:
+    """The run in a directory, ready to predict on the device asked for, or on the best there is.
+
+    One with several seeds is an ensemble; without `ensemble` it is the first of them alone.
+    """
     folder = Path(folder)
     config = with_root(read_config(folder), "")
+    config = config if ensemble else alone(config)
     task = load_task(config, folder)
-    network = fitting_network(task, folder / "model.safetensors")
-    try:
-        allocate(network, torch.device("cpu"))
-    except (RuntimeError, MemoryError) as error:
-        raise CheckpointError(f"{folder}: {str(error).partition(chr(10))[0]}") from None
-    files.load_weights(folder / "model.safetensors", network)
-    merge(network)
+    weights = [folder / "model.safetensors", *member_weights(folder, config)]
+    networks = [_load_network(task, path) for path in weights]
+    network = networks[0] if len(networks) == 1 else together(networks)
     if device == "auto" and config.decode.int8:  # 8-bit weights are for a CPU
         device = "cpu"
     network.to(choose_device(device)).eval()
     return Run(folder, config, task, network)
+
+
+def _load_network(task: Task, weights: Path) -> Network:
+    """The network of a task with the weights in a file."""
+    network = fitting_network(task, weights)
+    try:
+        allocate(network, torch.device("cpu"))
+    except (RuntimeError, MemoryError) as error:
+        raise CheckpointError(f"{weights.parent}: {str(error).partition(chr(10))[0]}") from None
+    files.load_weights(weights, network)
+    merge(network)
+    return network
 
 
 def _is_empty(query: Query) -> bool:

@@ -59,7 +59,7 @@ def pretrained_run(start: c.Start) -> tuple[Run, str]:
     """The run to start from, vetted as any other, and the digest of its weights."""
     folder = Path(start.run)
     try:
-        run = load(folder, "cpu")
+        run = load(folder, "cpu", ensemble=False)
         found = digest(folder / "model.safetensors")
     except CheckpointError as error:
         raise ConfigError(f"start.run: {error}") from None

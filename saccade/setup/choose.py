@@ -7,6 +7,7 @@ and written into the run, so that every choice can be read there and changed.
 import copy
 import os
 import shlex
+import unicodedata
 from collections.abc import Sequence
 from contextlib import suppress
 from math import sqrt
@@ -27,6 +28,8 @@ from saccade.setup.numbers import number_defaults
 from saccade.setup.pretrain import pretrain_defaults
 from saccade.setup.series import fill_forecast, is_forecast, least_forecast
 from saccade.setup.survey import Survey, survey, tag_separator
+
+MAX_TO_EDIT = 20_000  # pairs of strings: with more, attention learns what edits are told
 
 
 def gather(
@@ -126,6 +129,8 @@ def _with_defaults(
     whole = _merge(whole, _least_config(raw["task"]))
     if "joint" not in raw["task"] and not _shareable(whole):
         whole["task"].pop("joint", None)
+    if not whole["task"].get("joint") and "copy" not in raw.get("decoder", {}):
+        whole.get("decoder", {}).pop("copy", None)  # of what is written in another vocabulary
     return c.parse(whole, where)
 
 
@@ -226,7 +231,8 @@ def _shareable(whole: dict[str, Any]) -> bool:
     widths = {whole.get(part, {}).get("dim", 256) for part in ("encoder", "decoder")}
     task = whole["task"]
     same = task.get("source") == task.get("target") and len(widths) == 1
-    return same and not task.get("columns")
+    edits = whole.get("decoder", {}).get("kind") == "edit"
+    return same and (edits or not task.get("columns"))
 
 
 def defaults(kind: str, seen: Survey) -> dict[str, Any]:
@@ -244,35 +250,55 @@ def defaults(kind: str, seen: Survey) -> dict[str, Any]:
 
 def _strings(seen: Survey) -> dict[str, Any]:
     """Words to phones, lemmas to forms, wrong to right: short strings of few symbols."""
-    target = {"kind": "word", "size": 2000} if seen.symbols else {"kind": "char", "size": 2000}
     n = seen.count
-    dim = 128 if n < 2000 else 192 if n < 300_000 else 256
-    dropout = 0.4 if n < 2000 else 0.3 if n < 20_000 else 0.2
+    source: dict[str, Any] = {"kind": "char", "size": 2000}
+    target: dict[str, Any] = {"kind": "word", "size": 2000} if seen.symbols else dict(source)
+    for side, letters in ((source, seen.source_alphabet), (target, seen.target_alphabet)):
+        if side["kind"] == "char" and _shorter_apart(letters):
+            side["decompose"] = True
+    if source["kind"] == target["kind"] and seen.one_script:  # one table, so one way to cut
+        source["decompose"] = target["decompose"] = _shorter_apart(
+            seen.source_alphabet | seen.target_alphabet
+        )
+    joint = source == target and seen.one_script
+    edits = n < MAX_TO_EDIT
+    width = 192 if n < 2000 else 256 if edits or n >= 300_000 else 192
+    dropout = 0.4 if n < 2000 else 0.3 if n < MAX_TO_EDIT else 0.2
+    decoder: dict[str, Any] = {
+        "kind": "recurrent",
+        "dim": width,
+        "num_layers": 1,
+        "dropout": dropout,
+        "attention": "general",
+        "context": "output",
+    }
+    if edits:
+        decoder = {"kind": "edit", "dim": width, "dropout": dropout, "tied": False}
+        decoder |= {"copy": True} if joint else {}
     return {
         "task": {
-            "source": {"kind": "char", "size": 2000},
+            "source": source,
             "target": target,
             "metric": "sequence_error",
-        },
-        "encoder": {"kind": "recurrent", "dim": dim, "num_layers": 2, "dropout": dropout},
-        "decoder": {
-            "kind": "recurrent",
-            "dim": dim,
-            "num_layers": 1,
-            "dropout": dropout,
-            "attention": "general",
-            "context": "output",
-        },
+        }
+        | ({"joint": True} if joint and edits else {}),
+        "encoder": {"kind": "recurrent", "dim": width, "num_layers": 2, "dropout": dropout},
+        "decoder": decoder,
         "train": {
             "rate": 2e-3,
             "batch_tokens": _batch(n, smallest=512, largest=2048),
-            "label_smoothing": 0.1,
+            "label_smoothing": 0.0 if edits else 0.1,
             "average": 0.995,
             "warmup": 200,
         }
-        | _length(n),
+        | _length(n, most=max(100, 40_000 // max(n, 1))),
         "decode": _decode(seen, per_character=True),
     }
+
+
+def _shorter_apart(letters: set[str]) -> bool:
+    """Whether fewer characters are left if accents stand apart from their letters."""
+    return len(set(unicodedata.normalize("NFD", "".join(letters)))) < len(letters)
 
 
 def _tag_columns(names: Sequence[c.Column], seen: Survey) -> dict[str, Any]:

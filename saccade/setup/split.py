@@ -33,7 +33,7 @@ class Split:
             self._is_dev = _at_the_end(config, seen or survey(self._rows()))
         else:
             key = by_source
-            if config.task.target_type == "numbers" and config.task.only_labels(self._data.source):
+            if not self._has_labels and config.task.only_labels(self._data.source):
                 key, seen = _by_example, None
             if seen is None or seen.seed != config.seed:
                 seen = survey(self._rows(), config.seed, key=key)

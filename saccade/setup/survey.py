@@ -51,7 +51,7 @@ class Survey:
     @property
     def one_word(self) -> bool:
         """Whether a source is usually one word, so that its letters are what matters."""
-        return self.single_sources > 0.9 * self.sampled and self.source_chars < 40
+        return self.single_sources > 0.7 * self.sampled and self.source_chars < 40
 
     @property
     def source_chars(self) -> float:

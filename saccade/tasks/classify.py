@@ -54,10 +54,10 @@ class Classify(LabelTask):
             return Prediction(*ranked[0], others=tuple(ranked[1:]))
 
         sources = [query.source for query in queries]
-        return [one(row) for row in self._logits(network, sources, request.decode.batch_tokens)]
+        return [one(row) for row in self.logits(network, sources, request.decode.batch_tokens)]
 
     def score(self, network: Classifier, examples: Sequence[Example]) -> list[tuple[float, int]]:
         sources = [row.source for row in examples]
-        logits = self._logits(network, sources, self.config.decode.batch_tokens)
+        logits = self.logits(network, sources, self.config.decode.batch_tokens)
         gold = [self.labels.index(str(row.target)) for row in examples]
         return [(log_p, 1) for log_p in log_probs_of(torch.stack(logits), gold)] if gold else []

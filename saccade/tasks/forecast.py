@@ -421,6 +421,21 @@ class Forecast(Task):
         lines = np.zeros(len(values), np.int64)
         return Table("", known.roles, known.clock, start, known.names, values, beside, lines)
 
+    def first_step(self, table: Table) -> int:
+        """The row after the last that has a value of a series."""
+        there = np.flatnonzero((~np.isnan(table.values)).any(1))
+        if not len(there):
+            raise DataError(f"{table.file}: holds no value to go on from")
+        return int(there[-1]) + 1
+
+    def last_windows(self, table: Table) -> Windows:
+        """The windows at a table's end, whose targets are yet to come: of all series, or each."""
+        span, N, first = self.series.span, len(self.series.known.names), self.first_step(table)
+        longer = _lengthened(table, first + span.horizon)
+        base = self.series.windows(longer, len(longer))
+        index = np.array([first]) if span.joint else first * N + np.arange(N)
+        return Windows(base.values, base.covariates, base.steps, index, span)
+
     def forecast(
         self,
         network: AnyForecaster,
@@ -437,10 +452,7 @@ class Forecast(Task):
         if bad := [level for level in levels if not 0 < level < 1]:
             raise ConfigError(f"a quantile is between 0 and 1, not {bad[0]:g}")
         span, N = self.series.span, len(self.series.known.names)
-        there = np.flatnonzero((~np.isnan(table.values)).any(1))
-        if not len(there):
-            raise DataError(f"{table.file}: holds no value to go on from")
-        first, steps = int(there[-1]) + 1, span.horizon
+        first, steps = self.first_step(table), span.horizon
         if span.known:
             given = ~np.isnan(table.covariates[first : first + steps, :, span.past :])
             steps = int(np.append(given.all((1, 2)), False).argmin())
@@ -449,12 +461,10 @@ class Forecast(Task):
                     f"{table.file}: add rows after {table.time(first - 1)} with empty series and "
                     f"with values of {', '.join(self.settings.known)}: they are known in the future"
                 )
-        longer = _lengthened(table, first + span.horizon)
-        base = self.series.windows(longer, len(longer))
-        index = np.array([first]) if span.joint else first * N + np.arange(N)
-        windows = Windows(base.values, base.covariates, base.steps, index, span)
-        said = self.outlook(network, windows, np.arange(len(index)), max(samples, SAMPLES), seed)
-        _, series = windows.places(np.arange(len(index)))
+        windows = self.last_windows(table)
+        rows = np.arange(len(windows))
+        said = self.outlook(network, windows, rows, max(samples, SAMPLES), seed)
+        _, series = windows.places(rows)
 
         def placed(values: Array) -> Array:
             """(..., B, H, C) as (..., steps, N), in the units of the file."""

@@ -1,7 +1,7 @@
 """What the tasks that write text share: a search with a decoder, and its results as text."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -20,18 +20,15 @@ from saccade.data.lines import Defect, Example, FileError, lines_of
 from saccade.data.media import MediaField
 from saccade.decoding import ctc, steps
 from saccade.decoding.risk import least_risk
-from saccade.decoding.sample import draw, sample
+from saccade.decoding.sample import sample
 from saccade.decoding.search import (
     Hypothesis,
     Length,
-    Pick,
     Step,
     beam_search,
     greedy,
-    likeliest,
     preferred,
     token_log_probs,
-    walk,
 )
 from saccade.decoding.tree import Tree
 from saccade.errors import ConfigError, DataError
@@ -71,6 +68,9 @@ class EncodedQuery(NamedTuple):
     limit: int  # tokens that an answer may have
     problem: str  # why there can be no answer
     prompt: str = ""  # what the user wrote, where the answer goes on with it
+    words: int = 0  # of the source
+    seed: int | None = None  # of what is drawn; None is that of the request
+    stopped: Callable[[], bool] | None = None  # whether nobody waits for an answer any more
 
 
 class Found(NamedTuple):
@@ -223,7 +223,11 @@ class GeneratingTask(Task):
         ]
         numbers = [query.number for query in queries]
         prompts = map(self.prompt, queries)
-        columns = zip(numbers, read, prefixes, limits, problems, prompts, strict=True)
+        words = [sum(len(text.split()) for text in query.source) for query in queries]
+        seeds, stops = [query.seed for query in queries], [query.stopped for query in queries]
+        columns = zip(
+            numbers, read, prefixes, limits, problems, prompts, words, seeds, stops, strict=True
+        )
         return [EncodedQuery(*column) for column in columns]
 
     def to_text(
@@ -281,8 +285,17 @@ class GeneratingTask(Task):
         ready = dict(zip(fine, answers, strict=True))
         return [ready.get(i) or Found([], query.problem) for i, query in enumerate(encoded)]
 
-    def begin(self, network: Generator, encoded: Sequence[EncodedQuery], request: Request) -> Begun:
-        """What the network, and those that decide with it, make of queries before a token."""
+    def begin(
+        self,
+        network: Generator,
+        encoded: Sequence[EncodedQuery],
+        request: Request,
+        note: list[Tensor] | None = None,
+    ) -> Begun:
+        """What the network, and those that decide with it, make of queries before a token.
+
+        The models' own log-probabilities of the last step are left in `note`.
+        """
         request = self.with_permitted(request)
         decode, special = request.decode, self.output.specials
         members = (Member(self, network), *request.others)
@@ -295,6 +308,7 @@ class GeneratingTask(Task):
             plain, plain_state, first = parts[0], started[0].state, started[0].first
             if len(parts) > 1:
                 plain, plain_state = steps.ensemble(parts), tuple(one.state for one in started)
+            plain = plain if note is None else steps.noted(plain, note)
             step, state = plain, plain_state
             if share := ctc_share(self.config, decode):
                 heads = [
@@ -318,11 +332,15 @@ class GeneratingTask(Task):
         prefixes = [query.prefix for query in encoded]
         step = steps.prompted(step, prefixes) if any(prefixes) else step
         if decode.tree:
-            step = steps.tree(step, self.brackets, [query.limit for query in encoded])
+            words = [query.words for query in encoded] if decode.tree == "words" else None
+            step = steps.tree(step, self.brackets, [query.limit for query in encoded], words)
         ruled = self._ruled(step, request)
         drawn = filtered(ruled, decode) if isinstance(decode, c.Sample) else ruled
         added = bool(share) or request.model is not None
         reweighted = drawn is not ruled or added or request.decode.repetition > 1.0
+        stops = [query.stopped or _never for query in encoded]
+        if any(stop is not _never for stop in stops):
+            drawn = steps.stoppable(drawn, special.eos, stops)
         return Begun(drawn, state, plain, plain_state, first, reweighted)
 
     def _ruled(self, step: Step, request: Request) -> Step:
@@ -358,30 +376,17 @@ class GeneratingTask(Task):
                 raise ConfigError(f"decode.banned: {text!r}: the model has no words for it")
         return phrases
 
-    def stream(self, network: Generator, query: Query, request: Request) -> Iterator[str]:
-        """The text of one answer, piece by piece as it comes; greedy, or drawn."""
-        request = self.with_permitted(request)
-        decode, number, end = request.decode, query.number, self.output.specials.eos
-        (encoded,) = self.encode_queries([query], request)
-        if encoded.problem:
-            raise DataError(encoded.problem)
-        begun = self.begin(network, [encoded], request)
-        pick: Pick = likeliest
-        if isinstance(decode, c.Sample):
-            pick = draw(decode.seed, [number * DRAWS])
-        tokens: list[int] = []
-        shown = ""
-        for ((_, token, score),) in walk(
-            begun.step, begun.state, begun.first, end=end, limits=[encoded.limit], pick=pick
-        ):
-            if score == float("-inf"):
-                raise DataError("the constraints allow no way on")
-            tokens += [token] if token != end else []
-            text = self.output.decode([self.written(encoded.readings[0], tokens)])[0]
-            text = self.shown(encoded, text)
-            if text.startswith(shown) and (token == end or not text.endswith("\ufffd")):
-                yield text[len(shown) :]
-                shown = text
+    def require_order(self) -> None:
+        """ConfigError unless a text is written from its beginning to its end."""
+
+
+def _never() -> bool:
+    return False
+
+
+def seed_of(query: EncodedQuery, decode: c.Sample) -> int:
+    """The seed of what is drawn for a query: its own, or else that of the request."""
+    return decode.seed if query.seed is None else query.seed
 
 
 def length_of(reading: Reading) -> int:
@@ -414,13 +419,14 @@ def answer(
     match request.decode:
         case c.Sample() as decode:
             keys = [query.number * DRAWS + i for query in encoded for i in range(candidates)]
+            seeds = [seed_of(query, decode) for query in encoded for _ in range(candidates)]
             flat = sample(
                 step,
                 repeat(state, candidates),
                 first.repeat_interleave(candidates),
                 end=end,
                 limits=[limit for limit in limits for _ in range(candidates)],
-                seed=decode.seed,
+                seed=seeds,
                 keys=keys,
             )
             found = [flat[i : i + candidates] for i in range(0, len(flat), candidates)]

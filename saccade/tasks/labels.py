@@ -70,7 +70,7 @@ class LabelTask(Task):
         )
         return cls(config, fields, Labels.load(folder / target))
 
-    def _logits(self, network: Any, sources: Sequence[Any], budget: int) -> list[Tensor]:
+    def logits(self, network: Any, sources: Sequence[Any], budget: int) -> list[Tensor]:
         """For each example its logits: (labels,), or (words, labels)."""
         cells = self.read(sources)
         columns = [f.encode(some) for f, some in zip(self.sources, cells, strict=True)]

@@ -118,8 +118,9 @@ class Tally:
         self.nll += float(nll.sum())
         self.log_p += float(self.task.log_p(nll, values).sum())
         self.count += int((~values.isnan()).any(-1).sum())
-        self.means.append(self.task.own_units(self.distribution.mean(raw)))
-        self.right.append(self.task.own_units(values))
+        means, right = map(self.task.own_units, (self.distribution.mean(raw), values))
+        self.means.append(self.task.target.beside(means, right))
+        self.right.append(right)
 
     def metrics(self) -> dict[str, float]:
         means, right = np.concatenate(self.means), np.concatenate(self.right)

@@ -504,10 +504,9 @@ class Restore(Pretraining, GeneratingTask):
             said.setdefault(mark, []).append(token)
         return [i for token in reading[0] for i in (said.get(token, [token]))]
 
-    def stream(self, network: Generator, query: Query, request: Request) -> Iterator[str]:
+    def require_order(self) -> None:
         if isinstance(self.objective, c.Spans):
             raise ConfigError("what is missing stands inside a text: leave out --stream")
-        return super().stream(network, query, request)
 
     def score(self, network: Generator, examples: Sequence[Example]) -> list[tuple[float, int]]:
         """log p of what is missing in each line, when it is spoilt in a way that never changes."""

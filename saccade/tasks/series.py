@@ -45,7 +45,7 @@ class Series(NumberTask):
         def said(i: int) -> tuple[Tensor, Tensor, int]:
             batch = batches[i].to(device_of(network))
             with torch.inference_mode():
-                raw, values = self._forced(network, batch)
+                raw, values = self.forced(network, batch)
                 return batch.target.real(raw), batch.target.real(values), batch.count
 
         for raw, values, rows in shared(range(len(batches)), said):
@@ -96,7 +96,7 @@ class Series(NumberTask):
 
         def work(rows: list[int]) -> list[tuple[float, int]]:
             batch = collate(corpus, np.array(rows)).to(device_of(network))
-            raw, values = self._forced(network, batch)
+            raw, values = self.forced(network, batch)
             log_p = self.log_p(distribution_of(network).nll(raw, values), values)
             lengths = batch.target.lengths.tolist()
             return [(float(log_p[b, :n].sum()), n) for b, n in enumerate(lengths)]
@@ -105,7 +105,7 @@ class Series(NumberTask):
         with torch.inference_mode():
             return in_batches(range(len(corpus)), corpus.lengths.tolist(), budget, work)
 
-    def _forced(self, network: Generator, batch: Batch) -> tuple[Tensor, Tensor]:
+    def forced(self, network: Generator, batch: Batch) -> tuple[Tensor, Tensor]:
         """What is said of every row after those before it, and the rows."""
         inputs, said = shifted(batch.target)
         state = network.decoder.start(network.encode(batch.sources), inputs.size(0))

@@ -18,7 +18,9 @@ from saccade.models.networks import Tagger
 from saccade.nn.loss import label_loss
 from saccade.nn.padded import UNSCORED_ID, Padded
 from saccade.tasks.labels import LabelTask, log_probs_of
-from saccade.tasks.task import Evaluation, Prediction, Query, Request, device_of, shared
+from saccade.tasks.task import Evaluation, Prediction, Query, Request, Token, device_of, shared
+
+ALTERNATIVES = 5  # labels of a word, where details are asked for
 
 
 class Tag(LabelTask):
@@ -91,15 +93,25 @@ class Tag(LabelTask):
         def one(logits: Tensor) -> Prediction:
             log_probs, best = logits.log_softmax(-1).max(-1)
             tags = [self.labels.label(i) for i in best.tolist()]
-            return Prediction(between.join(tags), float(log_probs.sum()))
+            tokens: tuple[Token, ...] = ()
+            if request.details:
+                tokens = tuple(map(self._token, logits.log_softmax(-1)))
+            return Prediction(between.join(tags), float(log_probs.sum()), tokens=tokens)
 
         sources = [query.source for query in queries]
-        return [one(rows) for rows in self._logits(network, sources, request.decode.batch_tokens)]
+        return [one(rows) for rows in self.logits(network, sources, request.decode.batch_tokens)]
+
+    def _token(self, log_probs: Tensor) -> Token:
+        """A word's label, its log-probability, and the likeliest labels with theirs."""
+        best = log_probs.topk(min(ALTERNATIVES, len(log_probs)))
+        names = [self.labels.label(i) for i in best.indices.tolist()]
+        found = tuple(zip(names, best.values.tolist(), strict=True))
+        return Token(*found[0], found)
 
     def score(self, network: Tagger, examples: Sequence[Example]) -> list[tuple[float, int]]:
         found = []
         sources = [row.source for row in examples]
-        each = self._logits(network, sources, self.config.decode.batch_tokens)
+        each = self.logits(network, sources, self.config.decode.batch_tokens)
         for logits, row in zip(each, examples, strict=True):
             gold = [self.target.index(tag) for tag in labels_of(row.target)]
             scored = [i for i, n in enumerate(gold) if n != UNSCORED_ID]

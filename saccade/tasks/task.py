@@ -43,6 +43,8 @@ class Query(NamedTuple):
     number: int = 0
     prefix: str = ""
     problem: str = ""  # why it cannot be read
+    seed: int | None = None  # of what is drawn; None is that of the request
+    stopped: Callable[[], bool] | None = None  # whether nobody waits for an answer any more
 
 
 @dataclass(frozen=True, slots=True)

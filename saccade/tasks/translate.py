@@ -1,6 +1,7 @@
 """Translate: any source to text. Letters to phones, German to English, pictures to captions."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from math import exp
 from pathlib import Path
 from typing import Any, Literal
 
@@ -56,7 +57,7 @@ class Translate(GeneratingTask):
 
     @property
     def higher_is_better(self) -> bool:  # type: ignore[override]
-        return not self.settings.metric.endswith("_error")
+        return not self.settings.metric.endswith(("_error", "perplexity"))
 
     @classmethod
     def fit(
@@ -80,9 +81,9 @@ class Translate(GeneratingTask):
             for target in row.references:
                 said.add(str(target))
         output = said.tokenizer if isinstance(said, Known) else Tokenizer.from_counts(said)
+        fields = tuple(fitted(some, Text, config.data) for some in counts[int(settings.joint) :])
         if settings.joint:
-            return cls(config, (Text(output),), TargetText(output))
-        fields = tuple(fitted(some, Text, config.data) for some in counts)
+            fields = (Text(output), *fields)
         return cls(config, fields, TargetText(output))
 
     @classmethod
@@ -140,7 +141,10 @@ class Translate(GeneratingTask):
         for loss, tokens in shared(range(len(batches)), judged):
             nll, count = nll + loss, count + tokens
             yield 0.95
-        return {"loss": nll / max(count, 1)} | self.measured(examples, texts)
+        scores = {"loss": nll / max(count, 1)}
+        if self.metric == "perplexity":
+            scores["perplexity"] = exp(min(scores["loss"], 100.0))
+        return scores | self.measured(examples, texts)
 
     def measured(self, examples: Sequence[Example], texts: Sequence[str]) -> dict[str, float]:
         """The metrics of a text for each different source."""
@@ -154,6 +158,9 @@ class Translate(GeneratingTask):
                 found |= trees.bracket_scores(texts, gold)
             case "token_f1":
                 found["token_f1"] = summaries.token_f1(texts, gold)
+            case "perplexity":  # of many right answers one is given: how varied ours are
+                said = {f"distinct_{n}": metrics.distinct(texts, n) for n in (1, 2)}
+                return found | said | {"bleu": metrics.bleu(texts, gold)}
         if self.settings.metric in ("rouge", "token_f1"):
             sources = [" ".join(source) for source in references]
             found["compression"] = summaries.compression(sources, texts)
@@ -162,7 +169,7 @@ class Translate(GeneratingTask):
             found["chrf"] = metrics.chrf(texts, gold)
             if self.metric == "cider" or self.are_captions(gold):
                 found |= captions.scores(texts, gold)
-        gold = [self._as_written(targets) for targets in gold]
+        gold = [self.as_written(targets) for targets in gold]
         if self.settings.metric in ("rouge", "token_f1", "exact_match", "bracket_f1"):
             return found | {"exact_match": metrics.exact_match(texts, gold)}
         if self.metric in ("word_error", "char_error"):  # as speech recognition counts
@@ -179,9 +186,10 @@ class Translate(GeneratingTask):
         several = sum(len(references) > 1 for references in gold) > len(gold) / 2
         return several or any(isinstance(one, c.Picture) for one in self.settings.own.values())
 
-    def _as_written(self, targets: list[str]) -> list[str]:
+    def as_written(self, targets: list[str]) -> list[str]:
         """Targets as the tokenizer can write them at best: right is what cannot be better."""
-        if self.settings.target.lowercase or self.settings.target.split_punctuation:
+        target = self.settings.target
+        if target.lowercase or target.split_punctuation or target.decompose:
             return self.output.decode(self.output.encode(targets))
         return targets if self.output.lossless else [" ".join(t.split()) for t in targets]
 

@@ -73,6 +73,7 @@ def _content(tokenizer: Tokenizer) -> dict[str, Any]:
         vocab = model["vocab"] = {renamed(piece): i for piece, i in model["vocab"].items()}
         model["unk_token"] = "<unk>"
     lower = [{"type": "Lowercase"}] if config.lowercase else []
+    lower += [{"type": "NFD"}] if config.decompose else []
     strip = {"type": "Strip", "strip_left": True, "strip_right": True}
     blanks = {"type": "Replace", "pattern": {"Regex": r"\s+"}, "content": " "}
     before: list[dict[str, Any]] = []

@@ -154,12 +154,14 @@ class Tokenizer:
     def lossless(self) -> bool:
         """Whether `decode(encode(text))` is `text`.
 
-        bytes: for every text; char: for every text of known characters. The others turn every run
+        bytes: for every text; char: for every text of known characters, which with `decompose`
+        has to be composed as far as it can be (Unicode's NFC). The others turn every run
         of whitespace into one blank, none at the ends, and with `split_punctuation` set blanks
         around punctuation; else word keeps known words, bpe and unigram all known characters.
         `lowercase` loses the case.
         """
-        return self.config.kind in ("char", "bytes") and not self.config.lowercase
+        exact = not self.config.lowercase and not self.config.decompose
+        return self.config.kind in ("char", "bytes") and exact
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of each text, no specials added. A list at once is faster than each alone."""
@@ -218,7 +220,10 @@ class Tokenizer:
             case "word":
                 return [(self.config.separator or " ").join(row) for row in rows]
             case "char":
-                return ["".join(row) for row in rows]
+                texts = ["".join(row) for row in rows]
+                if self.config.decompose:
+                    return [unicodedata.normalize("NFC", text) for text in texts]
+                return texts
             case "bpe" | "unigram":
                 return ["".join(row).strip(" ") for row in rows]
             case "bytes":  # a model may write half a character: that is U+FFFD
@@ -275,6 +280,8 @@ def _units(config: c.Tokenizer, text: str) -> list[str] | str:
     text = well_formed(text)
     if config.lowercase:
         text = text.lower()
+    if config.decompose:
+        text = unicodedata.normalize("NFD", text)
     if config.split_punctuation and config.kind in ("word", "bpe", "unigram"):
         text = text.translate(_APART).replace(" < unk > ", " <unk> ")
     match config.kind:
@@ -305,7 +312,7 @@ def alphabet(config: c.Tokenizer, text: str) -> Sequence[str]:
     """What `text` has that a vocabulary can lack: words (word), characters, or nothing (bytes)."""
     if config.kind == "bytes":
         return ""
-    if config.kind == "word":
+    if config.kind in ("word", "char"):
         return _units(config, text)
     return text.lower() if config.lowercase else text
 

@@ -109,8 +109,20 @@ def train(
         c.assign(raw, key, value)
     config, _, seen = fill(raw, where)
     folder = new_folder(config, out)
+    return _finished(config, folder, seen, quiet)
+
+
+def _finished(config: c.Config, folder: Path, seen: Survey, quiet: bool) -> Run:
+    """A new run, trained to its end with all its seeds."""
+    from saccade.training.seeds import compare_seeds, other_seeds  # which resume runs
+
     for _ in show(start(config, folder, seen=seen), folder, quiet):
         pass
+    for member, steps in other_seeds(folder):
+        for _ in show(steps, member, quiet):
+            pass
+    if config.train.seeds > 1:
+        compare_seeds(folder, config)
     return load(folder)
 
 
@@ -128,13 +140,11 @@ def _train_on_memory(
         with writing(folder):
             raw = keep_examples(raw, "settings", kept, train, dev)
         config, _, seen = fill(raw, "settings")
-        for _ in show(start(config, folder, seen=seen), folder, quiet):
-            pass
+        return _finished(config, folder, seen, quiet)
     except (ConfigError, DataError):
         if not (folder / "config.toml").exists():  # no run has come of it
             shutil.rmtree(kept, ignore_errors=True)
         raise
-    return load(folder)
 
 
 def new_folder(config: c.Config, out: str | os.PathLike[str] | None) -> Path:

@@ -369,7 +369,9 @@ CHANGES: list[dict[str, Any]] = [
     {"zoom": 0.3},
     {"turn": 30.0},
     {"shear": 0.3},
+    {"bend": 0.2},
     {"flip": True},
+    {"filter": 0.7},
     {"colour": 0.5},
     {"tint": 0.3},
     {"erase": 0.5},
@@ -419,6 +421,29 @@ def test_a_picture_is_turned_about_its_middle_by_what_is_drawn() -> None:
     assert min(angles) < -30
     assert max(angles) > 30
     assert max(map(abs, angles)) < 46
+
+
+def test_a_bent_picture_moves_by_the_share_that_is_said_at_most() -> None:
+    ramp = np.broadcast_to(8.0 * np.arange(32)[:, None, None], (32, 32, 3)).astype(np.uint8)
+    reader = c.Picture(height=32, width=32, cell=8, bend=0.125)  # four of its rows
+    moved = [augmented(ramp, reader, seed).astype(float) - ramp for seed in range(40)]
+    assert 16 < np.abs(moved).max() <= 33  # in shades: eight for a row
+    down = np.stack(moved)[:, 8:24, :, 0]
+    assert (down.max((1, 2)) - down.min((1, 2)) > 8).all()  # not all of a picture moves alike
+    steps = np.abs(np.diff(down, axis=2))
+    assert steps.max() <= 10  # what is next to each other stays there
+
+
+def test_a_filter_leaves_half_of_the_pictures_and_changes_surfaces_alone() -> None:
+    reader = c.Picture(height=32, width=32, cell=8, filter=0.7)
+    halves = np.full((32, 32, 3), 40, np.uint8)
+    halves[:, 16:] = 200
+    seen = [augmented(halves, reader, seed) for seed in range(60)]
+    same = sum(np.array_equal(one, halves) for one in seen)
+    assert 18 < same < 42
+    for one in seen:  # two surfaces, with another border between them
+        assert np.ptp(one[:, :15], axis=(0, 1)).max() == np.ptp(one[:, 17:], axis=(0, 1)).max() == 0
+    assert len({tuple(one[0, 0]) for one in seen}) > 10
 
 
 def test_a_rectangle_of_one_colour_is_erased() -> None:

@@ -129,3 +129,29 @@ def test_metrics_leave_out_what_is_missing() -> None:
     mean = np.full_like(gold, 3.0)
     assert r2(mean, gold) == pytest.approx(0.0)
     assert r2(gold[:1], gold[:1]) == 0.0
+
+
+@pytest.mark.parametrize(("unit", "whole"), [("degrees", 360.0), ("radians", 2 * np.pi)])
+def test_an_angle_is_its_sine_and_cosine_and_comes_back(unit: str, whole: float) -> None:
+    settings = c.Regress(target=c.Numbers(angles=unit))  # type: ignore[arg-type]
+    fitting = TargetFitting(settings, PositionNumbers, 1 << 20)
+    given = whole * np.array([[0.0, 0.25], [0.45, -0.1], [-0.49, 0.3]])
+    fitting.look(target_cell(json.dumps(given.tolist()), "", None, ""))
+    field = fitting.field()
+    assert field.reals == c.Reals(4, ())
+    row = field.make(target_cell(json.dumps((given + whole).tolist()), "", None, ""))
+    assert np.allclose(field.restored(row), given, atol=1e-5)
+    missing = field.make(target_cell(f"[[null, {given[0, 1]}]]", "", None, ""))
+    assert np.isnan(missing[0]).tolist() == [True, False, True, False]
+    with pytest.raises(DataError, match="rows of 1 number, and the training data has 2"):
+        field.make(target_cell("[3, 4]", "", None, ""))
+
+
+def test_the_error_of_an_angle_is_the_shorter_way_round() -> None:
+    settings = c.Regress(target=c.Numbers(angles="degrees"))
+    fitting = TargetFitting(settings, TargetNumbers, 1 << 20)
+    fitting.look(target_cell("[10, 200]", "", None, ""))
+    guess, right = np.array([[-1.0, 10.0]]), np.array([[179.0, 350.0]])
+    assert np.allclose(fitting.field().beside(guess, right) - right, [[-180, 20]])
+    plain = fitted(TargetNumbers, "[10, 200]")
+    assert plain.beside(guess, right) is guess

@@ -57,6 +57,26 @@ def test_every_search_says_trees_alone_and_within_the_limit(name: str, seed: int
         assert hypotheses[0].score > -torch.inf
 
 
+@pytest.mark.parametrize("name", VOCABULARIES)
+@pytest.mark.parametrize("seed", range(12))
+def test_a_tree_has_as_many_words_as_it_should(name: str, seed: int) -> None:
+    texts, words = VOCABULARIES[name], [1, 4, 7]
+    limits = [16, 30, 40]
+    step = tree(noise(len(texts), seed), Brackets(texts, END, [BOS]), limits, words)
+    state, first = begin(3)
+    found = [[one] for one in greedy(step, state, first, end=END, limits=limits)]
+    found += beam_search(step, state, first, end=END, width=4, limits=limits)
+    drawn = sample(step, state, first, end=END, limits=limits, seed=seed, keys=[0, 1, 2])
+    for n, hypotheses in enumerate([*found, *([one] for one in drawn)]):
+        assert hypotheses[0].score > -torch.inf
+        for one in hypotheses:
+            if one.score > -torch.inf:
+                made = parse_tree("".join(texts[i] for i in one.tokens))
+                assert made is not None
+                assert len(made.words) == words[n % 3]
+                assert len(one.tokens) <= limits[n % 3]
+
+
 def test_what_is_allowed_keeps_its_log_probability_and_every_tree_is_allowed() -> None:
     """Each tree of up to six words and three levels, in every way to write it with these pieces."""
     brackets, numbers = Brackets(PIECES, END, [BOS]), random.Random(1)
@@ -120,6 +140,10 @@ def test_a_network_with_random_weights_says_trees(
         said = run.predict(sources, settings=more)
         assert all(parse_tree(one.text) is not None for one in said)
     assert run.evaluate(trees(tmp_path))["well_formed"] == 100.0
+    for source, one in zip(sources, run.predict(sources, settings={"tree": "words"}), strict=True):
+        made = parse_tree(one.text)
+        assert made is not None
+        assert len(made.words) == len(source.split())
     free = run.predict(sources, settings={"tree": False})
     assert not all(parse_tree(one.text) is not None for one in free)
 

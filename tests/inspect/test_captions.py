@@ -10,7 +10,8 @@ from PIL import Image
 
 from saccade.errors import ConfigError
 from saccade.inspect.captions import CaptionPath, caption_path, draw_path
-from saccade.inspect.view import inspect
+from saccade.inspect.command import write
+from saccade.inspect.view import kinds, view
 from saccade.runs.run import Run
 from saccade.setup.choose import fill_config, gather
 from saccade.setup.prepare import prepare
@@ -129,8 +130,13 @@ def test_a_panel_is_light_where_its_word_looked(tmp_path: Path) -> None:
 def test_inspect_draws_the_path_of_what_is_predicted(tmp_path: Path) -> None:
     run = small_run(tmp_path / "run", captions(tmp_path))
     picture = str(tmp_path / "pictures" / "0.png")
-    said = inspect(run, picture, tmp_path / "own.png", target="a red circle")
-    assert said == "a red circle"
+    assert kinds(run)[0] == "caption_path"
+    seen = view(run, picture, "caption_path", target="a red circle")
+    assert seen["words"] == ["a", "red", "circle"]
+    assert [len(one) for one in seen["weights"]] == [seen["grid"][0]] * 3
+    write([seen], tmp_path / "own.png")
+    write([seen], tmp_path / "own.html")
+    assert (tmp_path / "own.html").read_text().count("<figcaption>") == 3
     assert (tmp_path / "own.png").read_bytes()[:4] == b"\x89PNG"
-    with pytest.raises(ConfigError, match=r"name a \.png"):
-        inspect(run, picture, tmp_path / "own.nothing", target="a red circle")
+    with pytest.raises(ConfigError, match=r"name a \.html"):
+        write([seen], tmp_path / "own.nothing")

@@ -8,8 +8,9 @@ import torch
 
 import saccade
 from saccade.errors import ConfigError
+from saccade.inspect.command import write
 from saccade.inspect.speech import Heard, draw_speech, hear
-from saccade.inspect.view import inspect
+from saccade.inspect.view import kinds, view
 from saccade.runs.run import Run
 from tests import media
 from tests.small_runs import small_task
@@ -52,14 +53,15 @@ def test_every_token_is_heard_at_a_time_within_the_sound(
 
 
 def test_inspect_draws_when_each_token_was_heard(tmp_path: Path) -> None:
-    run, drawn = trained(tmp_path), []
-    sound = str(tmp_path / FIRST)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("saccade.inspect.speech.draw_speech", lambda heard, *_: drawn.append(heard))
-        assert inspect(run, sound, tmp_path / "own.png", target="two") == "two"
-        inspect(run, sound, tmp_path / "own.png", target="two", layer=0)
-    assert [heard.tokens for heard in drawn] == 2 * [[*"two", "<eos>"]]
-    assert torch.equal(drawn[0].weights, drawn[1].weights)  # a recurrent decoder has one layer
+    run, sound = trained(tmp_path), str(tmp_path / FIRST)
+    assert kinds(run)[0] == "speech"
+    seen = view(run, sound, "speech", target="two")
+    assert seen["tokens"] == [*"two", "<eos>"]
+    assert len(seen["wave"]) > 10
+    assert seen["weights"] == view(run, sound, "speech", target="two", layer=0)["weights"]
+    for name in ("own.png", "own.html", "own.json"):
+        write([seen], tmp_path / name)
+        assert (tmp_path / name).stat().st_size > 1000
 
 
 def test_without_ctc_there_is_attention_alone(tmp_path: Path) -> None:

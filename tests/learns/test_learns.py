@@ -50,6 +50,7 @@ NETWORKS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "lstm, scaled dot": (LSTM, LUONG | {"attention": "scaled_dot"}),
     "lstm, parameter-free": (LSTM, ATTENTIVE | {"attention": "parameter_free"}),
     "lstm, concat": (LSTM, ATTENTIVE | {"attention": "concat"}),
+    "lstm, edits": (LSTM, LSTM | {"kind": "edit"}),
     "transformer": (TRANSFORMER, TRANSFORMER),
     "transformer, post-norm": (POST, POST),
     "transformer, rotary": (ROTARY, ROTARY),
@@ -63,7 +64,7 @@ NETWORKS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 ALWAYS = {
     "elman", "gru", "lstm without attention", "lstm, additive into the cell",
-    "lstm, general into the output", "transformer", "transformer, rotary",
+    "lstm, general into the output", "lstm, edits", "transformer", "transformer, rotary",
     "convolution and transformer", "transformer and lstm",
 }  # fmt: skip
 

@@ -7,6 +7,7 @@ import pytest
 
 from saccade.errors import DataError
 from saccade.metrics import bleu, chrf, exact_match, sequence_error_rate, token_error_rate
+from saccade.metrics.text import distinct
 
 Metric = Callable[[Sequence[str], Sequence[Sequence[str]]], float]
 GOOD: list[Metric] = [bleu, chrf, exact_match]
@@ -87,3 +88,10 @@ def test_what_cannot_be_scored_is_an_error(metric: Metric) -> None:
         metric(["a", "b"], [["a"], []])
     with pytest.raises(DataError, match="item 1: expected a list"):
         metric(["abc"], ["abc"])
+
+
+def test_distinct_counts_different_words_and_pairs() -> None:
+    said = ["i do not know", "i do", "", "i do not"]
+    assert distinct(said, 1) == pytest.approx(100 * 4 / 9)
+    assert distinct(said, 2) == pytest.approx(100 * 3 / 6)  # over all texts, never across two
+    assert distinct([""], 2) == 0.0

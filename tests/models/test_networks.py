@@ -9,8 +9,8 @@ from torch import Tensor
 
 from saccade.data.batches import Batch
 from saccade.models.heads import BagOfWords
-from saccade.models.networks import Generator
-from saccade.nn.loss import label_loss
+from saccade.models.networks import Generator, Labeller
+from saccade.nn.loss import label_loss, rdrop_loss
 from saccade.nn.padded import Padded
 from saccade.nn.state import leaves
 from tests.architectures import VOCAB, network, source_batch
@@ -29,7 +29,7 @@ def new(decoder: str = "transformer") -> Generator:
     return net.train()
 
 
-@pytest.mark.parametrize("decoder", ["transformer", "lstm_additive_cell", "gru_off"])
+@pytest.mark.parametrize("decoder", ["transformer", "lstm_additive_cell", "gru_off", "edit"])
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
 def test_the_loss_is_that_of_the_real_positions(decoder: str, smoothing: float) -> None:
     net, batch = new(decoder), batch_of()
@@ -169,3 +169,38 @@ def test_a_bag_of_words_is_a_share_of_the_loss_in_training_alone() -> None:
     assert both.count == alone.count
     (alone, _), (both, _) = plain.eval()(batch), net.eval()(batch)
     assert torch.equal(both.sum, alone.sum)
+
+
+def test_rdrop_is_the_divergence_of_two_passes() -> None:
+    one, other = torch.randn(5, 7), torch.randn(5, 7)
+    gold = torch.randint(7, (5,))
+    plain = [F.cross_entropy(logits, gold, reduction="sum") for logits in (one, other)]
+    p, q = one.log_softmax(-1), other.log_softmax(-1)
+    divergences = [
+        F.kl_div(b, a, reduction="sum", log_target=True) for a, b in ((p, q), (q, p))
+    ]  # torch's arguments are the other way round
+    found = rdrop_loss(one, other, gold, 0.0, 3.0)
+    assert torch.allclose(found.sum, sum(plain) / 2 + 3.0 * sum(divergences) / 4)
+    assert torch.allclose(found.nll, sum(plain) / 2)
+    assert found.count == 5
+
+
+@pytest.mark.parametrize("task", ["translate", "classify", "tag"])
+def test_two_passes_without_dropout_are_one(task: str) -> None:
+    net = network(task, "lstm", "edit" if task == "translate" else None).train()
+    assert isinstance(net, Generator | Labeller)
+    source = source_batch()
+    words = Padded(source.values, source.lengths, torch.arange(7).expand(3, -1))
+    target = batch_of().target if task == "translate" else Padded(words.values % 7, words.lengths)
+    plain, _ = net(Batch((words,), target))
+    net.rdrop = 5.0
+    twice, _ = net(Batch((words,), target))
+    assert torch.allclose(plain.sum, twice.sum, rtol=1e-4)
+    assert plain.count == twice.count
+    for module in net.modules():
+        if hasattr(module, "p"):
+            module.p = 0.5
+    apart, _ = net(Batch((words,), target))
+    net.rdrop = 0.0
+    torch.manual_seed(1)
+    assert not torch.allclose(apart.sum, net(Batch((words,), target))[0].sum, rtol=1e-3)

@@ -99,6 +99,20 @@ def test_the_loss_is_that_of_the_probabilities(decoder: str, smoothing: float) -
     net.zero_grad()
 
 
+def test_logits_in_chunks_give_the_same_loss_and_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    net, source = copier("transformer"), source_batch()
+    target = pad([[2, *range(5, 15), 3] * 12, [2, 9, 5, 6, 7, 3] * 9, [2, 3]])
+    found = []
+    for size in (1 << 22, 64 * VOCAB):
+        monkeypatch.setattr("saccade.nn.loss.CHUNK_LOGITS", size)
+        net.zero_grad()
+        loss, _ = net(Batch((source,), target))
+        loss.sum.backward()
+        found.append([loss.sum.detach(), *(p.grad for p in net.parameters() if p.grad is not None)])
+    assert len(found[0]) == len(found[1]) > 10
+    assert all(torch.allclose(a, b, rtol=1e-4, atol=1e-5) for a, b in zip(*found, strict=True))
+
+
 @pytest.mark.parametrize("decoder", KINDS)
 def test_padding_is_invisible_and_a_batch_is_its_rows(decoder: str) -> None:
     net, source = copier(decoder), source_batch()

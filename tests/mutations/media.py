@@ -32,6 +32,20 @@ MEDIA = (
         ("tests/inspect/test_captions.py::test_the_cells_stand_after_a_question",),
     ),
     Mutation(
+        "pictures: what lies between two bends is not between them",
+        "saccade/data/pictures.py",
+        "np.maximum(0.0, 1.0 - np.abs(places[:, None] - np.arange(BENDS)))",
+        "np.maximum(0.0, 1.0 - np.rint(np.abs(places[:, None] - np.arange(BENDS))))",
+        (f"{FIELDS}::test_a_bent_picture_moves_by_the_share_that_is_said_at_most",),
+    ),
+    Mutation(
+        "numbers: the error of an angle goes the long way round",
+        "saccade/data/targets.py",
+        "return right + (guess - right + whole / 2) % whole - whole / 2",
+        "return guess",
+        ("tests/data/test_targets.py::test_the_error_of_an_angle_is_the_shorter_way_round",),
+    ),
+    Mutation(
         "pictures: a sheared one is not turned",
         "saccade/data/pictures.py",
         "seen = (turned @ [[1.0, 0.0], [slant, 1.0]]) * scale",

@@ -89,10 +89,13 @@ def test_a_translation_model_of_ours_is_pegasus_or_marian(
     assert torch.allclose(ours, expected, atol=1e-4)
 
 
-@pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary"])
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary", "scaled"])
 def test_a_language_model_of_ours_is_gpt2_or_llama(positions: str, tmp_path: Path) -> None:
-    settings = {"decoder.positions": positions, "decoder.output_bias": False, "task.context": 32}
-    if positions == "rotary":
+    kind = "rotary" if positions == "scaled" else positions
+    settings = {"decoder.positions": kind, "decoder.output_bias": False, "task.context": 32}
+    if positions == "scaled":
+        settings["decoder.rotary_scaling"] = {"kind": "llama3", "factor": 3.0, "context": 12}
+    if kind == "rotary":
         settings |= {"decoder.norm": "rms", "decoder.activation": "swiglu", "decoder.bias": False}
     run = trained(tmp_path, "language", settings)
     export_run(run, "huggingface", tmp_path / "out")

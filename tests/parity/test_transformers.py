@@ -20,6 +20,13 @@ transformers = pytest.importorskip("transformers", reason="transformers is not i
 transformers.logging.set_verbosity_error()
 
 TEXTS = ["abc de", "fa ab kop", "h"]
+SCALED = {
+    "rope_theta": 20.0,
+    "factor": 4.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 2.5,
+    "original_max_position_embeddings": 16,
+}
 LANGUAGE = {
     "gpt2": ("gpt2", {}),
     "gpt2 relu": ("gpt2", {"activation_function": "relu", "n_inner": 20}),
@@ -27,6 +34,8 @@ LANGUAGE = {
     "llama": ("llama", {}),
     "llama grouped": ("llama", {"num_key_value_heads": 2, "rms_norm_eps": 1e-3}),
     "llama tied": ("llama", {"tie_word_embeddings": True, "head_dim": 6}),
+    "llama scaled": ("llama", {"rope_parameters": SCALED | {"rope_type": "llama3"}}),
+    "llama linear": ("llama", {"rope_parameters": SCALED | {"rope_type": "linear"}}),
     "llama theta": ("llama", {"rope_theta": 500.0, "rope_parameters": {"rope_theta": 500.0}}),
 }
 NAMES = {"gpt2": "GPT2LMHeadModel", "llama": "LlamaForCausalLM"}
@@ -135,7 +144,9 @@ def test_an_encoder_and_a_decoder_are_theirs(which: str, tmp_path: Path) -> None
                 assert run.predict(text, settings=settings).text == output.decode([said])[0]
 
 
-@pytest.mark.parametrize("which", ["llama grouped", "t5", "t5 gated", "bart", "marian"])
+@pytest.mark.parametrize(
+    "which", ["llama grouped", "llama linear", "t5", "t5 gated", "bart", "marian"]
+)
 def test_ctranslate2_says_the_same_of_what_was_imported(which: str, tmp_path: Path) -> None:
     pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed")
     kind, name, settings = TRANSLATE.get(which) or ("llama", NAMES["llama"], LANGUAGE[which][1])
@@ -205,3 +216,28 @@ def test_a_head_of_labels_is_theirs(kind: str, head: str, tmp_path: Path) -> Non
         found = run.network.head.output(values)[0]  # type: ignore[union-attr]
     assert torch.allclose(found, expected, atol=1e-4)
     assert len(run.predict(text).text.split()) == 2
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta"])
+def test_a_classifier_of_pairs_reads_two_columns_as_theirs_does(kind: str, tmp_path: Path) -> None:
+    name = {"bert": "Bert", "roberta": "Roberta"}[kind] + "ForSequenceClassification"
+    theirs = make(tmp_path / "folder", kind, name, num_labels=2)
+    import_run(tmp_path / "folder", tmp_path / "run", lambda _: None, columns=2)
+    run = saccade.load(tmp_path / "run")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "folder")
+    given = tokenizer("abc de", "fa b", return_tensors="pt")
+    row = run.task.sources[0].rows([("abc de", "fa b")])[0]  # type: ignore[attr-defined]
+    assert row == given["input_ids"][0].tolist()
+    with torch.inference_mode():
+        expected = theirs(**given).logits[0]
+        found = run.network.logits((pad([row]),))[0]  # type: ignore[union-attr, operator]
+    assert torch.allclose(found, expected, atol=1e-4)
+    (tmp_path / "pairs.tsv").write_text("abc de\tfa b\tLABEL_0\n" * 3)
+    right = 100.0 * (int(expected.argmax()) == 0)
+    assert run.evaluate(tmp_path / "pairs.tsv")["accuracy"] == right
+
+
+def test_pairs_are_for_classifiers_alone(tmp_path: Path) -> None:
+    make(tmp_path / "folder", "gpt2", "GPT2LMHeadModel")
+    with pytest.raises(saccade.errors.ConfigError, match="classifiers alone read several"):
+        import_run(tmp_path / "folder", tmp_path / "run", lambda _: None, columns=2)

@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -14,8 +13,8 @@ from saccade import cli
 from saccade.data.lines import Example
 from saccade.distributed.ranks import Ranks
 from saccade.errors import ConfigError, DataError
-from saccade.inspect.filled import own_attention, restored
-from saccade.inspect.view import inspect
+from saccade.inspect.command import write
+from saccade.inspect.view import kinds, view
 from saccade.setup.choose import fill_config, gather
 from saccade.setup.prepare import prepare
 from saccade.tasks.pretrain import Fill
@@ -209,18 +208,19 @@ def test_what_a_filling_attends_to_is_drawn(kind: str, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     run_through(settings(kind, tmp_path, steps=2), tmp_path / "run")
     run = saccade.load(tmp_path / "run")
-    drawn = inspect(run, "w1 w2 <mask> w4", tmp_path / "picture.png", layer=0)
-    assert drawn == run.predict("w1 w2 <mask> w4").text
+    drawn = view(run, "w1 w2 <mask> w4", "attention", layer=0)
+    write([drawn], tmp_path / "picture.png")
+    assert drawn["text"] == run.predict("w1 w2 <mask> w4").text
     assert (tmp_path / "picture.png").stat().st_size > 1000
     if kind == "spans":
-        alignment = restored(run.task, run.network, "w1 w2 <mask> w4")[1]
-        assert alignment.source == ["w1", "w2", "<0>", "w4", "<eos>"]
+        assert drawn["source"] == ["w1", "w2", "<0>", "w4", "<eos>"]
     else:
-        alignment = own_attention(run.task, run.network, "w1 w2 <mask> w4")
         begin = ["<bos>"] if kind == "masked" else []  # of a pair
-        assert alignment.source[: len(begin) + 4] == [*begin, "w1", "w2", "<mask>", "w4"]
-    for weights in alignment.maps.values():
-        assert weights.sum(-1) == pytest.approx(np.ones(len(weights)), abs=1e-4)
+        assert drawn["source"][: len(begin) + 4] == [*begin, "w1", "w2", "<mask>", "w4"]
+    for row in drawn["map"]:
+        assert sum(row) == pytest.approx(1.0, abs=1e-3)
+    for other in kinds(run):
+        assert view(run, "w1 w2 <mask> w4", other)["kind"] == other
 
 
 @pytest.mark.parametrize(

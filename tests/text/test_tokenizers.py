@@ -391,3 +391,21 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
         [sys.executable, "-c", program], capture_output=True, text=True, env=free, timeout=60
     )
     assert (done.stdout, done.stderr) == ("0\n", "")
+
+
+def test_decomposed_characters_are_fewer_and_composed_again() -> None:
+    texts = ["é à ê", "한국", "éa"]
+    plain = trained("char", texts)
+    apart = trained("char", texts, decompose=True)
+    assert len(apart.encode(["한"])[0]) == 3  # its three letters
+    assert apart.decode(apart.encode(texts)) == texts
+    assert apart.decode(apart.encode(["àé"])) == ["àé"]
+    assert not apart.lossless
+    assert plain.lossless
+    assert apart.specials.unk not in apart.encode(["è"])[0]  # e and the accent of à
+    assert plain.specials.unk in plain.encode(["è"])[0]
+
+
+def test_only_characters_are_decomposed() -> None:
+    with pytest.raises(ValueError, match="decompose is about single characters"):
+        Config(kind="bpe", decompose=True)

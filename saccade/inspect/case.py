@@ -1,0 +1,341 @@
+"""One input and one output of a run, as its network reads and says them: what views are made of.
+
+Whatever the task, a case has positions that were read and parts that were said, and says how likely
+each part is (of numbers: what is said) when the vectors of the positions are these. Gradients,
+occlusion and ablation need nothing else.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import cached_property, partial
+from itertools import accumulate, pairwise
+from math import ceil
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from saccade.models.encoders import EarlyFusion, Encoder, LateFusion
+from saccade.models.forecaster import AnyForecaster, Forecaster
+from saccade.models.networks import Classifier, Generator, Regressor, Tagger, TokenPredictor
+from saccade.nn.distributions import Distribution
+from saccade.nn.padded import UNSCORED_ID, Padded
+from saccade.nn.stems import Embedding, TextStem
+from saccade.tasks.task import device_of
+
+Vectors = tuple[Float[Tensor, "K S D"], ...]  # of each source
+ROWS_TOKENS = 8192  # positions of input and output in one pass
+GREY = 127  # of a picture that shows nothing
+
+
+class Case(ABC):
+    """What was read, what was said, and how likely that is."""
+
+    unit = "log p"
+
+    def __init__(
+        self,
+        network: nn.Module,
+        sources: tuple[Padded, ...],
+        names: Sequence[list[str] | None],
+        said: list[str],
+        text: str,
+        read: Sequence[str] = (),
+    ):
+        """`names` are those of each source's positions, None where they are numbered."""
+        self.network = network
+        self.sources = sources  # one row
+        self.said = said
+        self.text = text
+        self.read = list(read)  # by a decoder, before it says each part
+        self._names = names
+
+    # --- what differs between networks ------------------------------------------------------------
+
+    @abstractmethod
+    def forward(self, rows: int) -> Float[Tensor, "K T"]:
+        """How likely each part is, for so many rows of the same input."""
+
+    @property
+    def stems(self) -> list[nn.Module]:
+        """The modules whose outputs are the vectors of positions."""
+        return stems_of(self.network.encoder)  # type: ignore[arg-type]
+
+    @property
+    def tokens(self) -> list[Tensor | None]:
+        """The ids of each source, where it has some."""
+        return [None if s.values.is_floating_point() else s.values for s in self.sources]
+
+    # --- what all share ---------------------------------------------------------------------------
+
+    def repeated(self, rows: int) -> tuple[Padded, ...]:
+        index = torch.zeros(rows, dtype=torch.long)
+        return tuple(source.rows(index) for source in self.sources)
+
+    @cached_property
+    def vectors(self) -> Vectors:
+        """The vectors of each source's positions: (1, S, D)."""
+        found: dict[int, Tensor] = {}
+
+        def keep(number: int, module: nn.Module, inputs: Any, output: Any) -> None:
+            found[number] = (output.values if isinstance(output, Padded) else output).detach()
+
+        with ExitStack() as stack, torch.no_grad():
+            for i, stem in enumerate(self.stems):
+                stack.callback(stem.register_forward_hook(partial(keep, i)).remove)
+            self.forward(1)
+        return tuple(found[i] for i in range(len(found)))
+
+    @cached_property
+    def names(self) -> list[str]:
+        """What the positions of all sources are called, end to end."""
+        found = []
+        for names, vectors in zip(self._names, self.vectors, strict=True):
+            found += grouped(names, vectors.size(1))
+        return found
+
+    @property
+    def spans(self) -> list[range]:
+        """The positions of each source."""
+        ends = [0, *accumulate(v.size(1) for v in self.vectors)]
+        return [range(*pair) for pair in pairwise(ends)]
+
+    @cached_property
+    def neutral(self) -> Vectors:
+        """Vectors that say nothing: of tokens the mean of all, of others those of an empty input.
+
+        An empty picture is grey, empty numbers are their means.
+        """
+        found = []
+        with torch.no_grad():
+            for stem, ids, own, source in zip(
+                self.stems, self.tokens, self.vectors, self._padded, strict=True
+            ):
+                table = stem.embedding if isinstance(stem, TextStem) else stem
+                if isinstance(table, Embedding) and ids is not None:
+                    mean = table.weight.mean(0) * table.scale
+                    found.append(own - table(ids) + mean.to(own.dtype))
+                    continue
+                fill = GREY if source.values.dtype == torch.uint8 else 0
+                empty = replace(source, values=torch.full_like(source.values, fill))
+                found.append(stem(empty).values)
+        return tuple(found)
+
+    @property
+    def _padded(self) -> Sequence[Padded]:
+        return self.sources
+
+    def scores(self, vectors: Vectors | None = None) -> Float[Tensor, "K T"]:
+        """How likely each part is when these are the vectors of the positions; else as it is."""
+        if vectors is None:
+            return self.forward(1)
+        with replaced(self.stems, vectors), differentiable():
+            return self.forward(vectors[0].size(0))
+
+    @property
+    def rows_at_once(self) -> int:
+        """How many rows of this input a pass may have."""
+        positions = sum(v.size(1) for v in self.vectors) + len(self.said)
+        return max(1, min(64, ROWS_TOKENS // max(positions, 1)))
+
+
+def grouped(names: list[str] | None, positions: int) -> list[str]:
+    """A name for each position; those that a network has joined are joined."""
+    if names is None:
+        return [str(i) for i in range(positions)]
+    if len(names) <= positions:
+        return names + [str(i) for i in range(len(names), positions)]
+    each = ceil(len(names) / positions)
+    return ["".join(names[i * each : (i + 1) * each]) for i in range(positions)]
+
+
+def stems_of(encoder: nn.Module) -> list[nn.Module]:
+    match encoder:
+        case Encoder():
+            return [encoder.stem]
+        case EarlyFusion():
+            return list(encoder.stems)
+        case LateFusion():
+            return [stem for one in encoder.encoders for stem in stems_of(one)]
+        case _:
+            raise AssertionError(f"no stems in {type(encoder).__name__}")
+
+
+@contextmanager
+def replaced(modules: Sequence[nn.Module], vectors: Vectors) -> Iterator[None]:
+    """While the block runs, these modules give these vectors."""
+
+    def put(new: Tensor, module: nn.Module, inputs: Any, output: Any) -> Any:
+        if isinstance(output, Padded):
+            return replace(output, values=new.to(output.values.dtype))
+        return new.to(output.dtype)
+
+    with ExitStack() as stack:
+        for module, new in zip(modules, vectors, strict=True):
+            stack.callback(module.register_forward_hook(partial(put, new)).remove)
+        yield
+
+
+@contextmanager
+def differentiable() -> Iterator[None]:
+    """While the block runs, kernels that have no gradient outside of training are left alone."""
+    with torch.backends.cudnn.flags(enabled=False):  # its recurrent layers
+        yield
+
+
+class SaidTokens(Case):
+    """A decoder after an encoder: translations, captions, restored texts."""
+
+    def __init__(self, *args: Any, marks: Sequence[int], ids: Sequence[int], **more: Any):
+        super().__init__(*args, **more)
+        device = device_of(self.network)
+        self.inputs = torch.tensor([[*marks, *ids[:-1]]], device=device)
+        self.ids = torch.tensor([ids], device=device)
+
+    def logits(self, rows: int) -> Float[Tensor, "K T V"]:
+        assert isinstance(self.network, Generator)
+        decoder = self.network.decoder
+        state = decoder.start(self.network.encode(self.repeated(rows)), rows)
+        logits: Tensor = decoder(self.inputs.expand(rows, -1), state)[0]
+        return logits[:, -self.ids.size(1) :].float()
+
+    def forward(self, rows: int) -> Float[Tensor, "K T"]:
+        log_probs = self.logits(rows).log_softmax(-1)
+        return log_probs.gather(-1, self.ids.expand(rows, -1)[..., None]).squeeze(-1)
+
+
+class SaidOn(SaidTokens):
+    """A language model: what it says is what it reads next; its positions are its own tokens."""
+
+    @property
+    def stems(self) -> list[nn.Module]:
+        return [self.network.decoder.embedding]  # type: ignore[list-item, union-attr]
+
+    @property
+    def tokens(self) -> list[Tensor | None]:
+        return [self.inputs]
+
+    @property
+    def _padded(self) -> Sequence[Padded]:
+        return [Padded(self.inputs, torch.tensor([self.inputs.size(1)]))]
+
+
+class SaidLabels(Case):
+    """A label for an input, or one for each of its words."""
+
+    def __init__(self, *args: Any, ids: Sequence[int], **more: Any):
+        super().__init__(*args, **more)
+        self.ids = torch.tensor([ids], device=device_of(self.network))
+
+    def logits(self, rows: int) -> Float[Tensor, "K T V"]:
+        assert isinstance(self.network, Classifier | Tagger)
+        logits = self.network.logits(self.repeated(rows)).float()
+        return logits[:, None] if logits.dim() == 2 else logits[:, : self.ids.size(1)]
+
+    def forward(self, rows: int) -> Float[Tensor, "K T"]:
+        log_probs = self.logits(rows).log_softmax(-1)
+        return log_probs.gather(-1, self.ids.expand(rows, -1)[..., None]).squeeze(-1)
+
+
+class SaidBlanks(Case):
+    """The tokens at the blanks of a text, by an encoder that sees both sides."""
+
+    def __init__(self, *args: Any, target: Padded, silent: Sequence[int], **more: Any):
+        super().__init__(*args, **more)
+        self.target, self.silent = target, list(silent)
+        self.ids = target.values[target.values != UNSCORED_ID][None]
+
+    def logits(self, rows: int) -> Float[Tensor, "K T V"]:
+        assert isinstance(self.network, TokenPredictor)
+        target = self.target.rows(torch.zeros(rows, dtype=torch.long))
+        logits = self.network.logits(self.repeated(rows), target).float()
+        logits = logits.index_fill(
+            -1, torch.tensor(self.silent, device=logits.device), float("-inf")
+        )
+        return logits.view(rows, -1, logits.size(-1))
+
+    def forward(self, rows: int) -> Float[Tensor, "K T"]:
+        log_probs = self.logits(rows).log_softmax(-1)
+        return log_probs.gather(-1, self.ids.expand(rows, -1)[..., None]).squeeze(-1)
+
+
+class SaidNumbers(Case):
+    """The means of numbers that a head says of an input, or of each of its positions."""
+
+    unit = "mean"
+
+    def forward(self, rows: int) -> Float[Tensor, "K T"]:
+        assert isinstance(self.network, Regressor)
+        raw = self.network.raw(self.repeated(rows))
+        mean = self.network.distribution.mean(raw)
+        mean = mean.sum(-1) if mean.dim() == 3 else mean  # of a position's numbers the sum
+        return mean[:, : len(self.said)]
+
+
+class SaidSeries(Case):
+    """The means of the rows of a series, each after those before it, as a decoder says them."""
+
+    unit = "mean"
+
+    def __init__(self, *args: Any, inputs: Tensor, **more: Any):
+        super().__init__(*args, **more)
+        self.inputs = inputs
+
+    def forward(self, rows: int) -> Float[Tensor, "K T"]:
+        assert isinstance(self.network, Generator)
+        decoder, distribution = self.network.decoder, self.network.decoder.output
+        assert isinstance(distribution, Distribution)
+        state = decoder.start(self.network.encode(self.repeated(rows)), rows)
+        raw, _ = decoder(self.inputs.expand(rows, -1, -1), state)
+        return distribution.mean(raw).sum(-1)
+
+
+class SaidSteps(Case):
+    """The means of the steps of a forecast; the positions are the steps of the look-back.
+
+    Their vectors are the values themselves: a linear map of them goes past every stem.
+    """
+
+    unit = "mean"
+
+    def __init__(self, *args: Any, inputs: Tensor | None, **more: Any):
+        super().__init__(*args, **more)
+        self.inputs = inputs  # of a decoder, which are scaled
+
+    @property
+    def stems(self) -> list[nn.Module]:
+        return []
+
+    @cached_property
+    def vectors(self) -> Vectors:
+        return (self.sources[0].values,)
+
+    @cached_property
+    def neutral(self) -> Vectors:
+        """A window that stands still at its mean."""
+        values = self.sources[0].values
+        return (values.mean(1, keepdim=True).expand_as(values),)
+
+    def forward(self, rows: int) -> Float[Tensor, "K T"]:
+        return self._said(self.repeated(rows))
+
+    def scores(self, vectors: Vectors | None = None) -> Float[Tensor, "K T"]:
+        if vectors is None:
+            return self.forward(1)
+        window, *others = self.repeated(vectors[0].size(0))
+        with differentiable():
+            return self._said((replace(window, values=vectors[0]), *others))
+
+    def _said(self, sources: Sequence[Padded]) -> Float[Tensor, "K T"]:
+        network = self.network
+        assert isinstance(network, AnyForecaster)
+        if isinstance(network, Forecaster):
+            return network.normal(sources).mean.sum(-1)
+        window, state = network.start(sources)
+        assert self.inputs is not None
+        more = self.inputs.expand(window.own.size(0), -1, -1)
+        raw, _ = network.decoder(torch.cat([window.own[:, -1:], more], 1), state)
+        return window.undone(network.distribution.mean(raw)).sum(-1)

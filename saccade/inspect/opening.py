@@ -1,0 +1,332 @@
+"""From a run and an input to a case: what the run says of it, or what it is told to have said."""
+
+from collections.abc import Mapping, Sequence
+from itertools import repeat
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from saccade.data.batches import collate, padded
+from saccade.data.fields import SourceLabels, Text
+from saccade.data.lines import Example
+from saccade.errors import ConfigError, DataError
+from saccade.inspect.case import (
+    Case,
+    SaidBlanks,
+    SaidLabels,
+    SaidNumbers,
+    SaidOn,
+    SaidSeries,
+    SaidSteps,
+    SaidTokens,
+)
+from saccade.models.forecaster import AnyForecaster, StepForecaster
+from saccade.models.networks import Classifier, Generator, Regressor, Tagger, TokenPredictor
+from saccade.nn.padded import Padded, pad
+from saccade.runs.run import Run
+from saccade.tasks.classify import Classify
+from saccade.tasks.forecast import Forecast, windows_in
+from saccade.tasks.generate import EncodedQuery, Found, GeneratingTask
+from saccade.tasks.labels import LabelTask
+from saccade.tasks.language import LanguageModel
+from saccade.tasks.pretrain import Fill, Restore, batch_of
+from saccade.tasks.regress import Regress
+from saccade.tasks.series import Series
+from saccade.tasks.tag import Tag
+from saccade.tasks.task import Query, Request, Source, Task, device_of
+
+Item = str | Sequence[str] | Path  # as `predict` takes it; of a forecast also the file of a table
+Settings = Mapping[str, Any] | None
+EMPTY = "the input is empty: write something to look at"
+
+
+class Searched(NamedTuple):
+    """A query, what was asked, and what was found."""
+
+    query: EncodedQuery
+    request: Request
+    found: Found
+    text: str
+
+
+def open_case(
+    run: Run, item: Item, target: str = "", settings: Settings = None, prefix: str = ""
+) -> Case:
+    """The case of an input and of `target`, or of what the run predicts."""
+    task, network = run.task, run.network
+    match task:
+        case LanguageModel() if isinstance(network, Generator):
+            return continued(run, item, target, settings)
+        case GeneratingTask() if isinstance(network, Generator):
+            return generated(run, item, target, settings, prefix)
+        case LabelTask():
+            return labelled(run, task, item, target)
+        case Fill() if isinstance(network, TokenPredictor):
+            return filled(run, task, item, target)
+        case Regress() if isinstance(network, Regressor):
+            return measured(run, task, item, target)
+        case Series() if isinstance(network, Generator):
+            return drawn(run, task, item, target)
+        case Forecast() if isinstance(network, AnyForecaster):
+            return forecast(run, task, item, target)
+        case _:
+            raise ConfigError(
+                f"a run of {run.config.task.title} reads no input that could be looked into; look "
+                "at its embeddings"
+            )
+
+
+def source_of(run: Run, item: Item) -> Source:
+    """The columns of an input that is not empty."""
+    if isinstance(item, Path):
+        item = str(item)
+    source = run.source_of(item)
+    if not any(text.strip() for text in source):
+        raise DataError(EMPTY)
+    problems = run.task.problems([Query(source)]) if run.task.fallible else {}
+    if problems:
+        raise DataError(problems[0])
+    return source
+
+
+def read_sources(run: Run, source: Source) -> tuple[tuple[Padded, ...], list[list[str] | None]]:
+    """One row of each source, and what its positions are called, if they are not numbered."""
+    task, device = run.task, device_of(run.network)
+    found, names = [], []
+    for field, cells in zip(task.sources, task.read([source]), strict=True):
+        row = padded(field.encode(cells), np.arange(1)).to(device)
+        found.append(row)
+        names.append(names_of(field, row, cells))
+    if any(row.values.size(1) == 0 for row in found):
+        raise DataError(EMPTY)
+    return tuple(found), names
+
+
+def names_of(field: Any, row: Padded, cells: Sequence[Any]) -> list[str] | None:
+    """What the positions of a row are called: tokens as they are, labels by name."""
+    if isinstance(field, Text):
+        return field.tokenizer.tokens(row.values[0].tolist())
+    return [cells[0][0]] if isinstance(field, SourceLabels) else None
+
+
+# --- text -----------------------------------------------------------------------------------------
+
+
+def searched(
+    run: Run, item: Item, settings: Settings = None, prefix: str = "", details: bool = False
+) -> Searched:
+    """What a run's search finds about an input."""
+    task, network = run.task, run.network
+    assert isinstance(task, GeneratingTask)
+    assert isinstance(network, Generator)
+    request = task.with_permitted(run.request(settings=settings, details=details))
+    query = Query(source_of(run, item), 0, prefix)
+    (encoded,) = task.encode_queries([query], request)
+    (found,) = task.search(network, [encoded], request)
+    if found.problem:
+        raise DataError(found.problem)
+    (answer,) = task.to_text([encoded], [found], request)
+    return Searched(encoded, request, found, answer.text)
+
+
+def generated(
+    run: Run, item: Item, target: str = "", settings: Settings = None, prefix: str = ""
+) -> SaidTokens:
+    """What a decoder says of a source, token by token."""
+    task, network = run.task, run.network
+    assert isinstance(task, GeneratingTask)
+    assert isinstance(network, Generator)
+    output, text = task.output, target
+    if target and isinstance(task, Restore):
+        raise ConfigError("target: what is missing is filled in by the run: leave it out")
+    if target:
+        ids = output.encode([target])[0]
+        check_length(task, item_reading(run, task, item), ids)
+    else:
+        answer = searched(run, item, settings, prefix)
+        ids, text = answer.found.hypotheses[0].tokens, answer.text
+    sources: tuple[Padded, ...]
+    if isinstance(task, Restore):
+        ((row,),) = task.readings([Query(source_of(run, item))])
+        sources = (pad([row]).to(device_of(network)),)
+        names: list[list[str] | None] = [output.tokens(row)]
+    else:
+        sources, names = read_sources(run, source_of(run, item))
+    ids = [*ids, output.specials.eos]
+    marks = output.frame.start
+    read = output.tokens([marks[-1], *ids[:-1]])
+    said = output.tokens(ids)
+    return SaidTokens(network, sources, names, said, text, read, marks=marks, ids=ids)
+
+
+def item_reading(run: Run, task: GeneratingTask, item: Item) -> Any:
+    (reading,) = task.readings([Query(source_of(run, item))])
+    return reading
+
+
+def check_length(task: GeneratingTask, reading: Any, ids: Sequence[int]) -> None:
+    """DataError for a source or a target that is longer than the model's positions."""
+    left = task.positions_left(reading)
+    if left < 0:
+        raise DataError("the input is longer than the model's positions: shorten it")
+    if len(ids) > left:
+        raise DataError(
+            f"the output has {len(ids):,} tokens, and the model has positions for {left:,}: "
+            "shorten it"
+        )
+
+
+def continued(
+    run: Run, item: Item, target: str = "", settings: Settings = None, complete: bool = True
+) -> SaidOn:
+    """A text, and how a language model goes on, or is told to: all tokens after the first mark.
+
+    Without `complete` the text alone, and the end of its line.
+    """
+    task, network = run.task, run.network
+    assert isinstance(task, LanguageModel)
+    (text, *_), output = source_of(run, item), task.output
+    start = list(output.frame.line)
+    if target or not complete:
+        whole = text + target
+        more = output.encode([whole])[0]
+        check_length(task, ([*start, *more],), [])
+    else:
+        answer = searched(run, item, settings)
+        more = task.written(answer.query.readings[0], answer.found.hypotheses[0].tokens)
+        more, whole = more[len(start) :], answer.text
+    ids = [*more, output.specials.eos]
+    read, said = output.tokens([*start, *ids[:-1]]), output.tokens(ids)
+    return SaidOn(network, (), [read], said, whole, read, marks=start, ids=ids)
+
+
+# --- labels, blanks and numbers -------------------------------------------------------------------
+
+
+def labelled(run: Run, task: LabelTask, item: Item, target: str = "") -> SaidLabels:
+    """The label of an input, or of each of its words."""
+    network = run.network
+    assert isinstance(network, Classifier | Tagger)
+    sources, names = read_sources(run, source_of(run, item))
+    with torch.inference_mode():
+        logits = network.logits(sources)[0]
+    if isinstance(task, Classify):
+        ids = [task.labels.index(target) if target else int(logits.argmax())]
+    else:
+        assert isinstance(task, Tag)
+        words = sources[0].words
+        assert words is not None
+        count = int(words.max()) + 1
+        ids = logits[:count].argmax(-1).tolist()
+        if target:
+            given = target.split()
+            if len(given) != count:
+                raise DataError(f"target: {len(given)} labels, but there are {count} words")
+            ids = [task.labels.index(label) for label in given]
+    said = [task.labels.label(i) for i in ids]
+    return SaidLabels(network, sources, names, said, " ".join(said), ids=ids)
+
+
+def filled(run: Run, task: Fill, item: Item, target: str = "") -> SaidBlanks:
+    """What is said at each <mask> of a text."""
+    network = run.network
+    assert isinstance(network, TokenPredictor)
+    if target:
+        raise ConfigError("target: what is missing is filled in by the run: leave it out")
+    (text, *_) = source_of(run, item)
+    row = np.array(task.read_masks(text, repeat(task.alphabet.mask)))
+    if problem := task.problem(row):
+        raise DataError(problem)
+    made = task.asked(row, row == task.alphabet.mask)
+    batch = batch_of([made], task.target.pad).to(device_of(network))
+    special = task.tokenizer.specials.ids
+    case = SaidBlanks(
+        network,
+        batch.sources,
+        [task.tokenizer.tokens(made.source.tolist())],
+        [],
+        "",
+        target=network.tokens(batch.target),
+        silent=special,
+    )
+    with torch.inference_mode():
+        ids = case.logits(1)[0].argmax(-1).tolist()
+    case.ids = torch.tensor([ids], device=case.ids.device)
+    case.said, case.text = task.tokenizer.tokens(ids), task.shown(text, ids)
+    return case
+
+
+def measured(run: Run, task: Regress, item: Item, target: str = "") -> SaidNumbers:
+    """The numbers of an input, or of each of its positions."""
+    refuse_target(target)
+    assert isinstance(run.network, Regressor)
+    sources, names = read_sources(run, source_of(run, item))
+    with torch.inference_mode():
+        mean = run.network.distribution.mean(run.network.raw(sources))[0]
+    said = [str(i + 1) for i in range(len(mean))]
+    if task.per_position:
+        assert sources[0].words is not None
+        said = [str(i + 1) for i in range(int(sources[0].words.max()) + 1)]
+    text = run.predict([source_of(run, item)])[0].text
+    return SaidNumbers(run.network, sources, names, said, text)
+
+
+def drawn(run: Run, task: Series, item: Item, target: str = "") -> SaidSeries:
+    """The rows of a series."""
+    assert isinstance(run.network, Generator)
+    source = source_of(run, item)
+    text = target or run.predict([source])[0].text
+    batch = collate(task.encode([Example(source, text)]), np.arange(1)).to(device_of(run.network))
+    inputs = torch.cat(
+        [torch.full_like(batch.target.values[:, :1], torch.nan), batch.target.values[:, :-1]], 1
+    )
+    _, names = read_sources(run, source)
+    steps = [str(i + 1) for i in range(inputs.size(1))]
+    read = ["<bos>", *steps[:-1]]
+    return SaidSeries(run.network, batch.sources, names, steps, text, read, inputs=inputs)
+
+
+def forecast(run: Run, task: Forecast, item: Item, target: str = "") -> SaidSteps:
+    """The steps after a window: one in JSON as `predict` takes it, or the last of a table."""
+    refuse_target(target)
+    network, device = run.network, device_of(run.network)
+    assert isinstance(network, AnyForecaster)
+    windows, row = forecast_window(task, item)
+    sources, _ = windows.parts(row)
+    sources = tuple(source.to(device) for source in sources)
+    S, H = task.series.span.lookback, task.series.span.horizon
+    inputs = None
+    if isinstance(network, StepForecaster):
+        said = torch.tensor(task.outlook(network, windows, row).mean, device=device).float()
+        with torch.inference_mode():
+            window, _ = network.start(sources)
+            inputs = ((said - window.effects - window.level.centre) / window.level.scale)[:, :-1]
+        inputs = inputs.clone()
+    names = [str(i - S) for i in range(S)]
+    steps = [f"+{h + 1}" for h in range(H)]
+    read = [names[-1], *steps[:-1]] if isinstance(network, StepForecaster) else []
+    return SaidSteps(network, sources, [names], steps, "", read, inputs=inputs)
+
+
+def forecast_window(task: Forecast, item: Item) -> Any:
+    """The windows that hold the one to look at, and its number."""
+    if isinstance(item, Path):
+        return task.last_windows(task.table_in(str(item))), np.arange(1)
+    text = item if isinstance(item, str) else item[0]
+    if not text.strip():
+        raise DataError(EMPTY)
+    return windows_in(task.encode([Example((text,), None)])), np.arange(1)
+
+
+def refuse_target(target: str) -> None:
+    if target:
+        raise ConfigError("target: numbers are looked at as the run says them: leave it out")
+
+
+def require(task: Task, kind: type, what: str) -> None:
+    """ConfigError where a task is of another kind than a view needs."""
+    if not isinstance(task, kind):
+        title = task.config.task.title
+        raise ConfigError(f"a run of {title} has no {what}")

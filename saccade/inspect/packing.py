@@ -1,0 +1,60 @@
+"""Numbers as views hold them: plain JSON, five digits, large matrices as bytes."""
+
+from base64 import b64decode, b64encode
+from collections.abc import Iterable
+from math import isfinite
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+MAX_LISTED_CELLS = 16_384  # of a matrix that is written as lists
+DIGITS = 5
+
+
+def number(value: float) -> float | None:
+    """A number with five significant digits; None of what is not finite, which JSON has not."""
+    value = float(value)
+    return float(f"{value:.{DIGITS}g}") if isfinite(value) else None
+
+
+def log_prob(value: float) -> float | None:
+    """A log-probability, to a hundred-thousandth; None of what cannot be."""
+    return round(float(value), DIGITS) if isfinite(value) else None
+
+
+def numbers(values: Tensor | Iterable[float]) -> list[float | None]:
+    return [number(value) for value in (values.tolist() if isinstance(values, Tensor) else values)]
+
+
+def matrix(values: Float[Tensor, "T S"]) -> Any:
+    """Rows of numbers; of a large matrix that is nowhere negative bytes: value = u8 / 255 * max."""
+    if values.numel() <= MAX_LISTED_CELLS:
+        return [numbers(row) for row in values.float()]
+    return bytes_of(values)
+
+
+def bytes_of(values: Float[Tensor, "T S"]) -> dict[str, Any]:
+    """A matrix as {"shape", "u8", "max"}; one with negative numbers has also a "min".
+
+    Then value = min + u8 / 255 * (max - min).
+    """
+    values = values.float().cpu().nan_to_num(0.0)
+    least, most = min(0.0, float(values.min())), float(values.max())
+    scaled = (values - least) * (255.0 / max(most - least, 1e-30))
+    data = scaled.round().clamp(0, 255).to(torch.uint8).contiguous().numpy().tobytes()
+    found = {"shape": list(values.shape), "u8": b64encode(data).decode(), "max": number(most)}
+    return found | ({"min": number(least)} if least < 0 else {})
+
+
+def unpacked(packed: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """The numbers of a matrix, however it was written."""
+    if isinstance(packed, list):
+        return np.array(
+            [[np.nan if x is None else x for x in row] for row in packed], dtype=np.float64
+        )
+    least = packed.get("min", 0.0)
+    flat = np.frombuffer(b64decode(packed["u8"]), np.uint8).astype(np.float64)
+    return np.asarray(flat.reshape(packed["shape"]) / 255 * (packed["max"] - least) + least)

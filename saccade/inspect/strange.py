@@ -1,0 +1,137 @@
+"""Strange outputs over a file: empty, copied, looping, far too long or short, or of no source."""
+
+from collections.abc import Sequence
+from statistics import median
+from typing import Any
+
+from saccade.data.lines import Example
+from saccade.errors import ConfigError, DataError
+from saccade.inspect.packing import number
+from saccade.runs.printing import one_line
+from saccade.runs.run import Run
+from saccade.tasks.translate import Translate
+
+MAX_LINES = 20_000
+LOOPS = 4  # times in a row that the same words come
+LONGEST_LOOP = 8  # words that are looked at as one
+RATIO = 3.0  # beyond the usual ratio of lengths
+SMALL_DROP = 0.1  # nats a token: by so little another source makes an output less likely
+KINDS = ("empty", "copied", "looping", "too long", "too short", "source-independent")
+
+
+def strange(run: Run, path: str, settings: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The view: what is strange about a run's outputs for the inputs in a file, with examples.
+
+    An output is source-independent if it is about as likely after another line's source.
+    """
+    task = run.task
+    if not isinstance(task, Translate):
+        raise ConfigError(f"a run of {run.config.task.title} writes no text about what it reads")
+    sources = inputs_in(run, path)
+    request = run.request(settings=settings)
+    said = list(run.stream(sources, request, file=path))
+    texts = [one.text for one in said]
+    usual = median(
+        [len(t) / max(_length(s), 1) for s, t in zip(sources, texts, strict=True) if t] or [1]
+    )
+    drops = source_drops(run, sources, texts)
+    lines: list[dict[str, Any]] = []
+    for i, (source, text) in enumerate(zip(sources, texts, strict=True)):
+        found = signs(source, text, usual)
+        if drops[i] is not None and drops[i] < SMALL_DROP:  # type: ignore[operator]
+            found.append("source-independent")
+        if found:
+            lines.append(
+                {
+                    "line": i + 1,
+                    "signs": found,
+                    "source": " | ".join(source),
+                    "text": text,
+                    "drop": None if drops[i] is None else number(drops[i] or 0.0),
+                }
+            )
+    counts = {kind: sum(kind in line["signs"] for line in lines) for kind in KINDS}
+    there = [drop for drop in drops if drop is not None]
+    return {
+        "kind": "strange",
+        "file": path,
+        "measured": len(sources),
+        "usual_ratio": number(usual),
+        "mean_drop": number(sum(there) / len(there)) if there else None,
+        "counts": counts,
+        "lines": lines,
+    }
+
+
+def inputs_in(run: Run, path: str) -> list[tuple[str, ...]]:
+    """The inputs in a file: of examples as in training, or one in each line."""
+    try:
+        rows = [row.source for row in run.rows(path)]
+    except DataError:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            lines = [line.rstrip("\r\n") for line in file]
+        rows = [run.source_of(line) for line in lines if line.strip()]
+    if not rows:
+        raise DataError(f"{path}: holds no input")
+    return list(dict.fromkeys(rows))[:MAX_LINES]
+
+
+def _length(source: Sequence[str]) -> int:
+    return sum(map(len, source))
+
+
+def signs(source: Sequence[str], text: str, usual: float) -> list[str]:
+    """What is strange about one output, by itself; `usual` is how long outputs are for inputs."""
+    if not text.strip():
+        return ["empty"]
+    found = []
+    if " ".join(text.split()) == " ".join(" ".join(source).split()):
+        found.append("copied")
+    if loops(text.split()) or (loops([*"".join(text.split())]) and " " not in text.strip()):
+        found.append("looping")
+    ratio = len(text) / max(_length(source), 1)
+    if ratio > RATIO * usual and len(text) > 10:
+        found.append("too long")
+    if ratio < usual / RATIO and _length(source) > 10:
+        found.append("too short")
+    return found
+
+
+def loops(words: Sequence[str]) -> bool:
+    """Whether some words come again and again, one after the other."""
+    for size in range(1, LONGEST_LOOP + 1):
+        times = 1
+        for i in range(size, len(words) - size + 1, 1):
+            if words[i : i + size] == words[i - size : i]:
+                times += 1
+                if times >= size * (LOOPS - 1) + 1:
+                    return True
+            else:
+                times = 1
+    return False
+
+
+def source_drops(
+    run: Run, sources: Sequence[tuple[str, ...]], texts: Sequence[str]
+) -> list[float | None]:
+    """How much less likely each output is after the next line's source, in nats a token."""
+    if len(sources) < 2:
+        return [None] * len(sources)
+    full = [i for i, text in enumerate(texts) if text.strip()]
+    own = [Example(sources[i], texts[i]) for i in full]
+    other = [Example(sources[(i + 1) % len(sources)], texts[i]) for i in full]
+    with_own, with_other = (run.task.score(run.network, some) for some in (own, other))
+    drops: list[float | None] = [None] * len(sources)
+    for i, (a, n), (b, _) in zip(full, with_own, with_other, strict=True):
+        drops[i] = (a - b) / max(n, 1)
+    return drops
+
+
+def text_of(view: dict[str, Any]) -> list[str]:
+    """The view as lines for people."""
+    n = view["measured"]
+    lines = [f"{kind}\t{count}\t{100 * count / n:.1f} %" for kind, count in view["counts"].items()]
+    for line in view["lines"]:
+        cells = [", ".join(line["signs"]), line["source"], line["text"]]
+        lines.append("\t".join([str(line["line"]), *map(one_line, cells)]))
+    return lines

@@ -1,0 +1,182 @@
+"""Metrics as sums over lines: what each line adds, and the metric of a sum.
+
+Every metric here is a function of sums: BLEU of n-gram counts, an error rate of edits and lengths,
+a mean of values and ones. So the metric of any sample of lines is found without reading it again.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from rapidfuzz.distance import Levenshtein
+
+from saccade.errors import DataError
+from saccade.metrics import captions, summaries, trees
+from saccade.metrics.labels import spans_of
+from saccade.metrics.text import check_references, streams
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Value = Callable[[Array], Array]  # sums (m, k) -> the metric of each (m,)
+
+
+class Statistics(NamedTuple):
+    """What each line adds (n, k), the metric of sums of it, and whether more is better."""
+
+    rows: Array
+    value: Value
+    higher: bool = True
+
+    @property
+    def score(self) -> float:
+        """The metric of all lines."""
+        return float(self.value(self.rows.sum(0, keepdims=True))[0])
+
+
+def mean_of(values: Sequence[float], higher: bool = True) -> Statistics:
+    """A metric that is a mean over lines."""
+    return ratio(values, np.ones(len(values)), 1.0, higher)
+
+
+def ratio(above: Any, below: Any, factor: float = 100.0, higher: bool = True) -> Statistics:
+    """A sum over a sum."""
+    rows = np.stack([np.asarray(above, float), np.asarray(below, float)], 1)
+    return Statistics(
+        rows, lambda sums: factor * sums[:, 0] / np.maximum(sums[:, 1], 1e-12), higher
+    )
+
+
+def f1(counts: Sequence[tuple[int, int, int]]) -> Statistics:
+    """F1 in percent of lines that have so many (right, guessed, wanted)."""
+
+    def value(sums: Array) -> Array:
+        return np.asarray(200 * sums[:, 0] / np.maximum(sums[:, 1] + sums[:, 2], 1e-12))
+
+    return Statistics(np.array(counts, float), value)
+
+
+def macro_f1(gold: Sequence[Sequence[str]], guess: Sequence[Sequence[str]]) -> Statistics:
+    """The mean F1 of labels that occur, in percent; a line has one or several."""
+    names = sorted({label for row in (*gold, *guess) for label in row})
+    index = {name: i for i, name in enumerate(names)}
+    rows = np.zeros((len(gold), len(names), 3))
+    for n, (right, said) in enumerate(zip(gold, guess, strict=True)):
+        for a, b in zip(right, said, strict=True):
+            rows[n, index[a], 0] += a == b
+            rows[n, index[b], 1] += 1
+            rows[n, index[a], 2] += 1
+
+    def value(sums: Array) -> Array:
+        each = sums.reshape(len(sums), -1, 3)
+        given = each[..., 1] + each[..., 2]
+        scores = np.where(given > 0, 200 * each[..., 0] / np.maximum(given, 1), 0.0)
+        return np.asarray(scores.sum(1) / np.maximum((given > 0).sum(1), 1))
+
+    return Statistics(rows.reshape(len(gold), -1), value)
+
+
+def span_f1(gold: Sequence[Sequence[str]], guess: Sequence[Sequence[str]]) -> Statistics:
+    """F1 of whole spans of BIO labels."""
+    counts = []
+    for right, said in zip(gold, guess, strict=True):
+        ours, theirs = spans_of(said), spans_of(right)
+        counts.append((len(ours & theirs), len(ours), len(theirs)))
+    return f1(counts)
+
+
+def perplexity(log_probs: Sequence[float], tokens: Sequence[int]) -> Statistics:
+    """exp(-log p a token)."""
+    rows = np.stack([np.asarray(log_probs, float), np.asarray(tokens, float)], 1)
+    return Statistics(
+        rows, lambda sums: np.exp(np.minimum(-sums[:, 0] / np.maximum(sums[:, 1], 1), 100.0)), False
+    )
+
+
+def root(squares: Any, counts: Any) -> Statistics:
+    """The root of a mean of squares."""
+    inner = ratio(squares, counts, 1.0, False)
+    return inner._replace(value=lambda sums: np.sqrt(inner.value(sums)))
+
+
+# --- texts ----------------------------------------------------------------------------------------
+
+
+def of_texts(
+    name: str,
+    texts: Sequence[str],
+    gold: Sequence[Sequence[str]],
+    unit: Literal["char", "token"] = "token",
+) -> Statistics:
+    """The statistics of a metric of texts."""
+    check_references(texts, gold)
+    pairs = list(zip(texts, gold, strict=True))
+    match name:
+        case "bleu":
+            from sacrebleu.metrics.bleu import BLEU
+
+            return of_sacrebleu(BLEU(force=True), texts, gold)
+        case "chrf":
+            from sacrebleu.metrics.chrf import CHRF
+
+            return of_sacrebleu(CHRF(), texts, gold)
+        case "cider":
+            return mean_of(captions.cider_of_each(texts, gold))
+        case "bleu_1" | "bleu_2" | "bleu_3" | "bleu_4":
+            return of_caption_bleu(int(name[-1]), texts, gold)
+        case "exact_match":
+            return mean_of([100.0 * (text in accepted) for text, accepted in pairs])
+        case "sequence_error":
+            return mean_of([100.0 * (text not in accepted) for text, accepted in pairs], False)
+        case "token_error" | "word_error" | "char_error":
+            unit = {"word_error": "token", "char_error": "char"}.get(name, unit)  # type: ignore[assignment]
+            edits = [_edits(text, accepted, unit) for text, accepted in pairs]
+            return ratio([e for e, _ in edits], [n for _, n in edits], 100.0, False)
+        case "rouge1" | "rouge2" | "rougeL":
+            return mean_of([summaries.rouge([t], [g])[name] for t, g in pairs])
+        case "token_f1":
+            return mean_of([summaries.token_f1([t], [g]) for t, g in pairs])
+        case "bracket_f1":
+            return f1([trees.bracket_counts(text, accepted[0]) for text, accepted in pairs])
+        case _:
+            raise DataError(f"no way to compare systems by {name}")
+
+
+def of_sacrebleu(metric: Any, texts: Sequence[str], gold: Sequence[Sequence[str]]) -> Statistics:
+    """Those of a metric of sacrebleu, which is a function of sums as well."""
+    rows = np.array(metric._extract_corpus_statistics(texts, streams(gold)), float)
+
+    def value(sums: Array) -> Array:
+        return np.array([metric._compute_score_from_stats(one.tolist()).score for one in sums])
+
+    return Statistics(rows, value)
+
+
+def of_caption_bleu(order: int, texts: Sequence[str], gold: Sequence[Sequence[str]]) -> Statistics:
+    """BLEU of captions: see `captions.caption_bleu`."""
+    from sacrebleu.metrics.bleu import BLEU
+
+    metric = BLEU(
+        tokenize="none", smooth_method="none", force=True, max_ngram_order=captions.ORDERS
+    )
+    cut = [" ".join(captions.words_of(text)) for text in texts]
+    accepted = [[" ".join(captions.words_of(text)) for text in some] for some in gold]
+    found = of_sacrebleu(metric, cut, accepted)
+
+    def value(sums: Array) -> Array:
+        scores = []
+        for one in sums:
+            counted = metric._compute_score_from_stats(one.tolist())
+            product = float(np.prod(np.array(counted.precisions[:order]) / 100))
+            scores.append(100 * counted.bp * product ** (1 / order))
+        return np.array(scores)
+
+    return found._replace(value=value)
+
+
+def _edits(text: str, accepted: Sequence[str], unit: str) -> tuple[int, int]:
+    """Edits to the closest reference, and its length: see `text.token_error_rate`."""
+    cut: Callable[[str], Sequence[str]] = str.split if unit == "token" else str
+    ours = cut(text)
+    distance, shortness = min(
+        (Levenshtein.distance(ours, ref), -len(ref)) for ref in map(cut, accepted)
+    )
+    return distance, -shortness

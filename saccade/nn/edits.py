@@ -1,0 +1,182 @@
+"""Edits: a target is written in one pass over its source, from left to right.
+
+At the position that was written at last a token more may be inserted, or the pass goes on; at a
+position that was just reached a token is substituted for it, or it is copied, or deleted. The end
+of the source is the end of the target. Where the pass stands is not known, only how likely it is to
+stand at each position: all ways to write a target count, so what is said next has a distribution
+over tokens, as with any decoder, and no alignment has to be given.
+
+Ristad & Yianilos 1998 (learned edit distance); Graves 2012, arxiv.org/abs/1211.3711 (transducers);
+Wu & Cotterell 2019, arxiv.org/abs/1905.06319 (exact hard monotonic attention).
+"""
+
+from math import log
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from saccade.nn.dropout import Dropout
+from saccade.nn.padded import Memory
+from saccade.nn.products import Linear
+from saccade.nn.watch import is_watched, record
+
+NEVER = -1e4  # log of a probability that is 0; finite, so that no gradient is NaN
+# Added to the logits of what is no token, at first: with them a pass has about the pace of the
+# source, and alignments are learned from there.
+MOVE, COPY, DELETE = 1.0, 1.0, -1.5  # above the log of the number of tokens
+
+
+class EditSource(NamedTuple):
+    """What is read of a source at every step. Position 0 is before the first of the source."""
+
+    keys: Float[Tensor, "M P D"]
+    real: Bool[Tensor, "M P"] | None  # padding is passed by
+    copied: Float[Tensor, "M P V"] | None  # 0 at the token that a position holds, else NEVER
+
+
+class Places(NamedTuple):
+    """Where a pass stands."""
+
+    hidden: Float[Tensor, "N D"]  # by which the last token was said
+    log_p: Float[Tensor, "N P"]  # of having written the token before that at each position
+
+
+class Moves(NamedTuple):
+    """Log-probabilities of what is done at each position, after each of Q tokens."""
+
+    insert: Float[Tensor, "N Q P V"]
+    move: Float[Tensor, "N Q P"]  # on, from the position that was written at
+    write: Float[Tensor, "N Q P V"]  # at a position that was just reached: substitute or copy
+    delete: Float[Tensor, "N Q P"]
+
+
+class Edits(nn.Module):
+    """log p(next token | source, target so far), over all ways to have written the target so far.
+
+    `output` gives the logits of substitution; `end` is the token that ends a target.
+    """
+
+    def __init__(
+        self, output: nn.Linear, dim: int, memory_dim: int, end: int, copies: bool, dropout: float
+    ):
+        super().__init__()
+        self.output, self.end, self.copies = output, end, copies
+        self.size = output.out_features
+        self.key = Linear(memory_dim, dim)
+        self.query = Linear(dim, dim, bias=False)
+        self.start = nn.Embedding(1, dim)  # the key of position 0
+        self.insert = Linear(dim, self.size)
+        self.acts = Linear(dim, 3)  # move, copy, delete
+        self.drop = Dropout(dropout)
+
+    def prepare(self, memory: Memory) -> EditSource:
+        """What is read of a memory: computed once a source."""
+        keys = self.key(memory.values)
+        first = self.start.weight.to(keys.dtype).expand(keys.size(0), 1, -1)
+        real, copied = memory.keep, None
+        if real is not None:
+            real = torch.cat([real.new_ones(real.size(0), 1), real], 1)
+        if self.copies:
+            assert memory.tokens is not None
+            held = memory.tokens.unsqueeze(-1) == torch.arange(self.size, device=keys.device)
+            held[..., self.end] = False  # which is said by reaching the end
+            held = nn.functional.pad(held, (0, 0, 1, 0))
+            copied = torch.zeros(held.shape, device=keys.device).masked_fill(~held, NEVER)
+        return EditSource(torch.cat([first, keys], 1), real, copied)
+
+    def forward(
+        self,
+        hidden: Float[Tensor, "N T D"],
+        tokens: Int[Tensor, "N T"],
+        source: EditSource,
+        places: Places | None,
+    ) -> tuple[Float[Tensor, "N T V"], Places]:
+        """Log-probabilities of what follows each of `tokens`, and where the pass then stands.
+
+        `places` is None where the first token is the mark before a target.
+        """
+        N, T, _ = hidden.shape
+        asked = hidden
+        if places is not None:
+            asked = torch.cat([places.hidden.unsqueeze(1), hidden], 1)
+        moves = self.moves(asked, source)
+        first = asked.size(1) - T  # the column of `moves` that belongs to the first token
+        # After each column comes a token: where it is written, if it is inserted, if it is new.
+        followed = tokens[:, 1 - first :, None, None].expand(-1, -1, source.keys.size(1), 1)
+        Q = followed.size(1)
+        inserted = moves.insert[:, :Q].gather(3, followed).squeeze(3)  # (N, Q, P)
+        written = moves.write[:, :Q].gather(3, followed).squeeze(3)
+        gone = nn.functional.pad(moves.delete[..., 1:].cumsum(-1), (1, 0))  # (N, T + first, P)
+        if places is None:
+            at = moves.move.new_full((N, source.keys.size(1)), NEVER)
+            at[:, 0] = 0.0
+        else:
+            at = places.log_p
+        stands, reaches = [], []
+        for q in range(asked.size(1)):
+            reached = arrivals(at, moves.move[:, q], gone[:, q])
+            stands.append(at)
+            reaches.append(reached)
+            if q < Q:
+                new = nn.functional.pad(reached[:, :-1], (1, 0), value=NEVER) + written[:, q]
+                at = torch.logaddexp(at + inserted[:, q], new)
+                at = at - at.detach().logsumexp(-1, keepdim=True)  # near 0, whatever the length
+        stood = torch.stack(stands[first:], 1)  # (N, T, P)
+        new = torch.stack(reaches[first:], 1)
+        total = stood.logsumexp(-1, keepdim=True)
+        ways = torch.cat(
+            [
+                (stood - total).unsqueeze(-1) + moves.insert[:, first:],
+                (new - total)[..., :-1, None] + moves.write[:, first:, 1:],
+            ],
+            2,
+        )
+        said = ways.logsumexp(2)  # (N, T, V)
+        if is_watched(self):  # where the next token is written
+            here = (ways.logsumexp(-1)[:, :, i : i + new.size(-1) - 1] for i in (1, stood.size(-1)))
+            record(self, torch.logaddexp(*here).softmax(-1))
+        ended = new[..., -1:] - total
+        said = torch.cat([said[..., : self.end], ended, said[..., self.end + 1 :]], -1)
+        return said, Places(hidden[:, -1], (stood - total)[:, -1])
+
+    def moves(self, hidden: Float[Tensor, "N Q D"], source: EditSource) -> Moves:
+        """Several rows may share a source, as hypotheses about it do; see `Attention`."""
+        N, Q, D = hidden.shape
+        M, V = source.keys.size(0), self.size
+        asked = self.query(hidden).view(M, -1, 1, D)
+        joint = self.drop(torch.tanh(asked + source.keys.unsqueeze(1)))  # (M, n, P, D)
+        never = torch.zeros(V, device=hidden.device)
+        never[self.end] = NEVER
+        move, copy, delete = (self.acts(joint).float() + log(V)).unbind(-1)
+        inserted = self.insert(joint).float() + never
+        inserted = torch.cat([inserted, (move + MOVE).unsqueeze(-1)], -1).log_softmax(-1)
+        insert, move = inserted[..., :-1], inserted[..., -1]
+        said = self.output(joint.to(self.start.weight.dtype))  # whose weights stay single precision
+        written = [said.float() + never, (delete + DELETE).unsqueeze(-1)]
+        if (copied := source.copied) is not None:
+            can = copied.amax(-1)  # (M, P): NEVER where nothing can be copied
+            written.append((copy + COPY + can.unsqueeze(1)).unsqueeze(-1))
+        table = torch.cat(written, -1).log_softmax(-1)
+        write, delete = table[..., :V], table[..., V]
+        if copied is not None:
+            write = torch.logaddexp(write, table[..., V + 1 :] + copied.unsqueeze(1))
+        if source.real is not None:
+            padding = ~source.real[:, None]
+            write = write.masked_fill(padding.unsqueeze(-1), NEVER)
+            delete = delete.masked_fill(padding, 0.0)
+        return Moves(
+            *(part.reshape(N, Q, *part.shape[2:]) for part in (insert, move, write, delete))
+        )
+
+
+def arrivals(
+    at: Float[Tensor, "N P"], move: Float[Tensor, "N P"], gone: Float[Tensor, "N P"]
+) -> Float[Tensor, "N P"]:
+    """Log-probabilities of reaching positions 1, 2, ... and the end, from where the pass stands.
+
+    r(j) = at(j - 1) move(j - 1) + r(j - 1) delete(j - 1). Divided by the product of all deletions
+    before j, whose log is `gone`, it is a sum.
+    """
+    return (at + move - gone).logcumsumexp(-1) + gone

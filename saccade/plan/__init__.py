@@ -1,0 +1,1 @@
+"""Knowing before paying: parameters, FLOPs, memory, time and cost of a run, without building it."""

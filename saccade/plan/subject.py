@@ -1,0 +1,255 @@
+"""What is planned: a published size, a configuration, or a run; its network without memory.
+
+Of a configuration whose data is there, vocabularies are made as training would make them, so that
+its parameters are exact; else they are as large as its tokenizers may make them.
+"""
+
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from saccade import config as c
+from saccade.data.batches import Batch
+from saccade.errors import ConfigError
+from saccade.models.build import build_meta
+from saccade.models.networks import Generator, Network, TokenPredictor
+from saccade.models.presets import PRESETS, SIZES, preset
+from saccade.models.vectors import WordVectors
+from saccade.nn.padded import UNSCORED_ID
+from saccade.plan.costs import Shape
+from saccade.plan.published import ALIASES, PUBLICATIONS, Publication
+from saccade.runs.folder import read_config
+from saccade.runs.start import pretrained_config, pretrained_run
+from saccade.setup.choose import gather, paths_of, survey_and_fill
+from saccade.setup.prepare import Prepared, prepare, reopen
+from saccade.setup.start import vocabularies
+from saccade.tasks.registry import load_task
+from saccade.tasks.task import NO_VOCABULARIES
+from saccade.text.vocab import Inventory, Specials
+
+MAX_DATA_BYTES = 1 << 26  # of training files, which are read: more would take a while
+SAMPLED_BATCHES = 24  # of an epoch, whose shapes stand for all
+ASSUMED_POSITIONS = 32  # of a source or a target, where no data says
+ASSUMED_LABELS = 2
+T5_TARGET = 114  # tokens that a T5 says of 512 that it reads
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A network on the meta device, and what it is to be trained on."""
+
+    name: str
+    config: c.Config
+    network: Network
+    shapes: Sequence[Shape]  # of batches, which stand for all
+    batches: float = 1.0  # of a step
+    steps: float | None = None  # of the run; None where only a time limit ends it
+    tokens: float = 0.0  # that a step learns from
+    notes: tuple[str, ...] = ()
+    publication: Publication | None = None
+    ready: Prepared | None = None  # the data, where it is there
+    kept: Any = field(default=None, repr=False)  # a temporary folder that holds it
+
+    @property
+    def largest(self) -> Shape:
+        """The batch with the most positions."""
+        return max(self.shapes, key=lambda s: s.rows * (sum(s.sources) + s.target) + s.said)
+
+
+def subject_of(name: str, settings: Sequence[str] = ()) -> Subject:
+    """What a user names: a published size, a configuration.toml, or a run's directory."""
+    known = ALIASES.get(name, name)
+    if known in PRESETS:
+        return _of_preset(known, settings)
+    path = Path(name)
+    if path.is_dir():
+        if settings:
+            raise ConfigError(f"{name}: --set is for configurations: a run is what it is")
+        return _of_run(path)
+    if path.is_file():
+        return _of_config(path, settings)
+    near = get_close_matches(name, [*PRESETS, *ALIASES], n=1, cutoff=0.5)
+    hint = f"did you mean '{near[0]}'?" if near else f"there are {', '.join(PRESETS)}"
+    if name in SIZES:
+        hint = "a size of any network, which needs a configuration for the rest"
+    raise ConfigError(f"{name}: no configuration, run or published size of this name; {hint}")
+
+
+# --- a published size -----------------------------------------------------------------------------
+
+
+def _of_preset(name: str, settings: Sequence[str]) -> Subject:
+    made, paper = preset(name), PUBLICATIONS[name]
+    config = _preset_config(name, paper.context, settings)
+    ids = Inventory(made.rows, Specials().ids)
+    network = build_meta(config, [] if made.kind == "language" else [ids], ids)
+    T = paper.context
+    match made.kind:
+        case "language":
+            shape, row = Shape(1, (), T, T), T
+        case "translate" if name.startswith("transformer"):
+            shape, row = Shape(1, (T,), T, T), 2 * T
+        case "translate":
+            target = T5_TARGET if name.startswith("t5") else T
+            shape, row = Shape(1, (T,), target, target), T
+        case _:
+            said = T if name == "elmo" else round(0.15 * T)
+            shape, row = Shape(1, (T,), T, said), T
+    batches = paper.batch / row if paper.batch else 1.0
+    steps = paper.tokens / paper.batch if paper.tokens and paper.batch else None
+    notes = [f"memory is of one sequence of {T:,} positions at a time"]
+    if name.startswith("transformer"):
+        notes.append(f"sentences of {T} tokens are assumed")
+    tokens = paper.batch or float(row)
+    return Subject(name, config, network, [shape], batches, steps, tokens, tuple(notes), paper)
+
+
+def _preset_config(name: str, context: int, settings: Sequence[str]) -> c.Config:
+    made = preset(name)
+    task: dict[str, Any] = {"kind": made.kind, "context": context}
+    if made.kind == "translate":
+        task = {"kind": "translate", "joint": True}
+    if made.kind == "masked":
+        kind = {"elmo": "bidirectional", "xlnet-large": "permuted"}.get(name, "masked")
+        task |= {"kind": "pretrain", "objective": {"kind": kind}}
+    raw: dict[str, Any] = {"task": task, "data": {"max_len": context}, **made.tables}
+    for setting in settings:
+        c.assign_text(raw, setting)
+    return c.parse(raw, name)
+
+
+# --- a configuration ------------------------------------------------------------------------------
+
+
+def _of_config(path: Path, settings: Sequence[str]) -> Subject:
+    raw, where = gather([str(path)])
+    for setting in settings:
+        c.assign_text(raw, setting)
+    named = raw.get("data", {}).get("train", ()) if isinstance(raw.get("data"), dict) else ()
+    files = [Path(file) for file in paths_of(named)]
+    there = bool(files) and all(file.is_file() for file in files)
+    size = sum(os.stat(file).st_size for file in files) if there else 0
+    if there and size <= MAX_DATA_BYTES:
+        return _of_data(raw, where, path)
+    why = f"{size >> 20:,} MB of data are not read" if there else "its data is not there"
+    config, _, _ = survey_and_fill(raw, where) if there else (c.parse(raw, where), "", None)
+    network, note = _assumed(config, where, why)
+    shape = _assumed_shape(config)
+    steps = float(config.train.steps) if config.train.steps else None
+    tokens = float(shape.said * config.train.accumulate)
+    return Subject(
+        str(path), config, network, [shape], config.train.accumulate, steps, tokens, note
+    )
+
+
+def _of_data(raw: dict[str, Any], where: str, path: Path) -> Subject:
+    """A configuration with its data, prepared aside as training would prepare it."""
+    config, _, seen = survey_and_fill(raw, where, pretrained_config(raw, where))
+    given = NO_VOCABULARIES
+    if config.start is not None:
+        given = vocabularies(config, pretrained_run(config.start)[0].task)
+    folder = tempfile.TemporaryDirectory(prefix="saccade-plan-")
+    ready = prepare(config, Path(folder.name), seen, given)
+    return _of_ready(str(path), ready, folder)
+
+
+def _of_run(folder: Path) -> Subject:
+    config = read_config(folder)
+    if (folder / "data").is_dir():
+        return _of_ready(str(folder), reopen(config, folder), None)
+    network, shape = load_task(config, folder).build_meta(), _assumed_shape(config)
+    note = f"the run has no data: batches of {_in_words(shape)} are assumed"
+    steps = float(config.train.steps) if config.train.steps else None
+    tokens = float(shape.said * config.train.accumulate)
+    more = config.train.accumulate, steps, tokens, (note,)
+    return Subject(str(folder), config, network, [shape], *more)
+
+
+def _of_ready(name: str, ready: Prepared, kept: Any) -> Subject:
+    config, network = ready.task.config, ready.task.build_meta()
+    batches, train = ready.task.epoch(ready.train, 0), config.train
+    some = sampled(len(batches))
+    shapes = [shape_of(batches[i], network) for i in some]
+    limits = [float(train.steps)] if train.steps else []
+    limits += [train.epochs * len(batches) / train.accumulate] if train.epochs else []
+    tokens = train.accumulate * sum(shape.said for shape in shapes) / len(shapes)
+    notes = []
+    if isinstance(config.start, c.Frozen | c.LowRank):
+        notes.append("all weights are counted as learning; what is frozen takes less")
+    steps = min(limits, default=None)
+    return Subject(
+        *(name, config, network, shapes, train.accumulate, steps, tokens, tuple(notes)),
+        ready=ready,
+        kept=kept,
+    )
+
+
+def sampled(count: int) -> list[int]:
+    """Some batches of an epoch, evenly spread."""
+    many = min(count, SAMPLED_BATCHES)
+    return [i * count // many for i in range(many)]
+
+
+def shape_of(batch: Batch, network: Network) -> Shape:
+    """The sizes of a batch, as a network reads it."""
+    target, sources = batch.target, tuple(source.values.size(1) for source in batch.sources)
+    T, said = target.values.size(1), target.count
+    if isinstance(network, Generator) and not target.values.is_floating_point():
+        T, said = T - 1, int((target.lengths - 1).clamp(min=0).sum())  # the first is only read
+    elif isinstance(network, TokenPredictor):
+        said = int((target.values != UNSCORED_ID).sum())
+    elif isinstance(network, WordVectors):
+        said = int((batch.sources[1].values + batch.sources[2].values > 0).sum())
+    return Shape(batch.count, sources, T, max(1, said))
+
+
+# --- without data ---------------------------------------------------------------------------------
+
+
+def _assumed(config: c.Config, where: str, why: str) -> tuple[Network, tuple[str, ...]]:
+    """The network with vocabularies as large as tokenizers may make them."""
+    task, ids, sources = config.task, Specials().ids, []
+    said = f"{why}: vocabularies are as large as their tokenizers may make them, and batches of "
+    for source in task.sources(config.data.source or (1,)):
+        if not isinstance(source.reader, c.Tokenizer):
+            raise ConfigError(f"{where}: {why}, and a source that is no text depends on it")
+        sources.append(Inventory(source.reader.size, ids))
+    match task:
+        case c.Translate():
+            target = Inventory(task.target.size, ids)
+        case c.LanguageModel() | c.Pretrain():
+            target = Inventory(task.tokenizer.size, ids)
+        case c.Classify() | c.Tag():
+            target = Inventory(ASSUMED_LABELS)
+        case _:
+            raise ConfigError(f"{where}: {why}, and the network depends on it")
+    sources = [] if "encoder" not in task.parts else sources
+    return build_meta(config, sources, target), (said + f"{_in_words(_assumed_shape(config))}",)
+
+
+def _assumed_shape(config: c.Config) -> Shape:
+    task, budget = config.task, config.train.batch_tokens
+    S = min(ASSUMED_POSITIONS, config.data.max_len)
+    match task:
+        case c.LanguageModel() | c.Pretrain():
+            T = task.context
+            rows = max(1, budget // T)
+            if config.decoder is None:
+                return Shape(rows, (T,), T, max(1, round(0.15 * rows * T)))
+            return Shape(rows, (T,) if config.encoder else (), T, rows * T)
+        case c.Translate():
+            rows = max(1, budget // (2 * S))
+            return Shape(rows, (S,) * max(1, len(config.data.source)), S, rows * S)
+        case _:
+            rows = max(1, budget // S)
+            T = S if config.task.target_type == "labels" else 1
+            return Shape(rows, (S,) * max(1, len(config.data.source)), T, rows * T)
+
+
+def _in_words(shape: Shape) -> str:
+    sizes = " and ".join(map(str, (*shape.sources[:1], shape.target)))
+    return f"{shape.rows:,} rows of {sizes} positions"

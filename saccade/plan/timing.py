@@ -1,0 +1,145 @@
+"""How long a run takes: by a device's published figures, or by steps of its own, tried here."""
+
+from collections.abc import Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from saccade.data.batches import Batch
+from saccade.data.parallel import cores
+from saccade.models.build import materialize
+from saccade.models.networks import Network
+from saccade.plan.costs import Shape
+from saccade.plan.flops import Flops, flops_of
+from saccade.plan.hardware import Hardware
+from saccade.plan.layers import layers_of
+from saccade.plan.layout import Layout
+from saccade.plan.subject import Subject, sampled, shape_of
+
+TRIED_SECONDS = 20.0  # for steps, at most
+TRIED_BATCHES = 8
+BUSY = 1.12  # a core is slower while the others work, too
+EVALUATION_SHARE = 0.1  # of the time of training, that evaluations may take at most
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """The time of a step and of a run on some devices, and its price."""
+
+    step: float  # seconds
+    run: float | None  # seconds; None where the run has no number of steps
+    cost: float | None  # US dollars
+    tried: bool = False  # whether steps were tried here
+
+
+def predicted(
+    subject: Subject, flops: Flops, parameters: int, hardware: Hardware, layout: Layout
+) -> Timing:
+    """By FLOPs at the assumed utilisation, the traffic of an update at full bandwidth, and what
+    the devices tell each other, as if none of it happened meanwhile."""
+    devices = layout.data * layout.tensor
+    computing = flops.step / (hardware.peak * hardware.utilisation) / devices
+    own = parameters / (layout.tensor * (layout.data if layout.sharded else 1))
+    update = 28.0 * own / hardware.bandwidth  # read four numbers of a weight, write three
+    return _timing(subject, computing + update + layout.seconds, hardware, devices)
+
+
+def _timing(
+    subject: Subject, step: float, hardware: Hardware, devices: int, tried: bool = False
+) -> Timing:
+    run = None if subject.steps is None else step * subject.steps
+    if run is None and subject.config.train.minutes:
+        run = 60.0 * subject.config.train.minutes
+    cost = None
+    if run is not None and hardware.price is not None:
+        cost = run / 3600 * devices * hardware.price
+    return Timing(step, run, cost, tried)
+
+
+def tried(subject: Subject, hardware: Hardware) -> Timing | None:
+    """Some of the run's own steps on this machine; None where there is no data, or no memory."""
+    if subject.ready is None:
+        return None
+    count = sum(p.numel() for p in subject.network.parameters())
+    if 20.0 * count > 0.5 * hardware.memory:
+        return None
+    network = materialize(subject.ready.task.build_meta(), subject.config.seed).train()
+    batches = subject.ready.task.epoch(subject.ready.train, 0)
+    some = [batches[i] for i in sampled(len(batches))][:: max(1, 24 // TRIED_BATCHES)]
+    seconds = _best_way(network, some, subject.config.train.processes)
+    # A batch takes what its FLOPs take, at the rate of those that were tried.
+    flops = [_flops(network, shape_of(batch, network)) for batch in some[: len(seconds)]]
+    rate = sum(seconds) / sum(flops)
+    mean = sum(_flops(network, shape) for shape in subject.shapes) / len(subject.shapes)
+    step = rate * mean * subject.batches + _update_seconds(network)
+    return _timing(subject, step, hardware, 1, tried=True)
+
+
+def _flops(network: Network, shape: Shape) -> float:
+    return flops_of(layers_of(network, shape)).step
+
+
+def _best_way(network: Network, batches: Sequence[Batch], processes: int) -> list[float]:
+    """The seconds of each batch, by all threads, or by as many processes as there are cores."""
+    ways = [processes] if processes else [1, cores()]
+    found = []
+    for many in dict.fromkeys(ways):
+        found.append(_seconds(network, batches, many))
+    shortest = min(map(len, found))
+    return min(found, key=lambda one: sum(one[:shortest]))
+
+
+def _seconds(network: Network, batches: Sequence[Batch], processes: int) -> list[float]:
+    """Forward and backward through each batch, or through one process's share of its rows."""
+    found: list[float] = []
+    end = perf_counter() + TRIED_SECONDS / 2
+    with _threads(torch.get_num_threads() if processes == 1 else 1):
+        for batch in [batches[0], *batches]:  # the first of all is slower
+            part = batch
+            if processes > 1:
+                part = batch.rows(torch.arange(-(-batch.count // processes)))
+            times = []
+            for _ in range(2):
+                began = perf_counter()
+                _step(network, part)
+                times.append(perf_counter() - began)
+            found.append(min(times) * (BUSY if processes > 1 else 1.0))
+            if perf_counter() > end:
+                break
+    return found[1:] or found
+
+
+def _step(network: Network, batch: Batch) -> None:
+    loss, _ = network(batch, None, 0.5)
+    loss.sum.backward()
+    for parameter in network.parameters():
+        parameter.grad = None
+
+
+def _update_seconds(network: Network) -> float:
+    """An update of all weights, and the norm of their gradients."""
+    weights = [p for p in network.parameters() if p.requires_grad]
+    for parameter in weights:
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer = torch.optim.AdamW(weights, fused=True)
+    times = []
+    for _ in range(4):
+        began = perf_counter()
+        torch.nn.utils.clip_grad_norm_(weights, 1.0)
+        optimizer.step()
+        times.append(perf_counter() - began)
+    return median(times[1:])
+
+
+@contextmanager
+def _threads(number: int) -> Any:
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,62 @@
+"""The members of an ensemble: runs of one configuration and other seeds, inside the first run.
+
+RUN itself is the first; RUN/members/2, RUN/members/3, ... hold the same data and vocabularies, and
+are resumed like any run. Of each only the weights are needed to predict.
+"""
+
+import os
+import shlex
+import shutil
+from pathlib import Path
+
+from saccade import config as c
+from saccade.errors import CheckpointError
+from saccade.runs import guard
+from saccade.runs.folder import write_config
+
+FOLDER = "members"
+
+
+def member_folders(folder: Path, config: c.Config) -> list[Path]:
+    """Where the other members of a run are, or will be."""
+    return [folder / FOLDER / str(number) for number in range(2, config.train.seeds + 1)]
+
+
+def alone(config: c.Config) -> c.Config:
+    """The configuration of a run that has no other members."""
+    return config.model_copy(update={"train": config.train.model_copy(update={"seeds": 1})})
+
+
+def make_member(folder: Path, member: Path, config: c.Config, number: int) -> None:
+    """A run with the data of another, the next seeds, and no weights yet."""
+    aside = member.with_name(f"{member.name}.aside")
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir(parents=True)
+    for path in (*folder.glob("*.json"), *folder.glob("start.safetensors")):
+        _link(path, aside / path.name)
+    shutil.copytree(folder / "data", aside / "data", copy_function=_link)
+    seed = (config.seed + number - 1) % 2**63
+    write_config(aside, alone(config).model_copy(update={"seed": seed}), prepared=True)
+    aside.rename(member)
+
+
+def _link(source: str | Path, target: str | Path) -> None:
+    """The same file under another name; a copy where the disk has no such links."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
+def member_weights(folder: Path, config: c.Config) -> list[Path]:
+    """The weights of the other members; CheckpointError if one is not trained yet."""
+    found = []
+    for number, member in enumerate(member_folders(folder, config), 2):
+        if not (member / "model.safetensors").exists():
+            raise CheckpointError(
+                f"{folder}: {number - 1} of its {config.train.seeds} seeds are trained: go on "
+                f"with: saccade resume {shlex.quote(str(folder))}"
+            )
+        guard.vet(member)
+        found.append(member / "model.safetensors")
+    return found

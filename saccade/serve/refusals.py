@@ -1,0 +1,36 @@
+"""Why a request gets no answer: a status, a code for programs, a message for people."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from saccade.errors import ConfigError, SaccadeError
+from saccade.tasks.generate import TOO_LONG, UNKNOWN
+
+CODES = {TOO_LONG: "too_long", UNKNOWN: "unknown_token"}  # of problems with an input
+
+
+@dataclass(eq=False, slots=True)
+class RequestError(Exception):
+    """A request that is refused. The message says what was wrong, where, and what to do."""
+
+    status: int
+    code: str
+    message: str
+    where: str = ""
+    retry_after: int = 0  # seconds; 0 is not said
+
+    @property
+    def body(self) -> dict[str, Any]:
+        return {"error": {"code": self.code, "message": self.message, "where": self.where}}
+
+
+def refusal_of(error: SaccadeError, where: str = "") -> RequestError:
+    """How a user's mistake is told to a client."""
+    text = " ".join(str(error).split())
+    code = "settings" if isinstance(error, ConfigError) else "input"
+    return RequestError(422, CODES.get(text, code), text, where)
+
+
+def problem_with(problem: str, where: str) -> RequestError:
+    """How a client is told why an input has no answer."""
+    return RequestError(422, CODES.get(problem, "input"), problem, where)

@@ -1,0 +1,140 @@
+"""The server's life: it listens at once, loads its runs, serves, drains and ends."""
+
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FrameType
+
+import uvicorn
+
+from saccade.errors import ConfigError, SaccadeError
+from saccade.runs.machine import tune_malloc
+from saccade.runs.run import load
+from saccade.serve.http import application
+from saccade.serve.served import names_of
+from saccade.serve.service import Service
+from saccade.serve.settings import ServeSettings
+
+DRAIN_SECONDS = 0.5  # at least, in which whoever watches /readyz sees that the server ends
+SWITCH_SECONDS = 0.0005  # after which the model lets the network speak, and the other way round
+
+
+class Server(uvicorn.Server):
+    """uvicorn, which on SIGTERM first finishes what was accepted."""
+
+    def __init__(self, config: uvicorn.Config, service: Service, say: Callable[[str], None]):
+        super().__init__(config)
+        self.service, self.say = service, say
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self.service.state == "draining":  # the second time at once
+            self.force_exit = self.should_exit = True
+            return
+        self.service.state = "draining"
+        self.say("ending: requests that were accepted are answered first")
+        threading.Thread(target=self._drain, daemon=True).start()
+
+    def _drain(self) -> None:
+        wait = threading.Event()
+        wait.wait(DRAIN_SECONDS)
+        while self.service.active:
+            wait.wait(0.02)
+        self.should_exit = True
+
+
+def run_server(
+    folders: Sequence[Path],
+    settings: ServeSettings,
+    languages: Sequence[str],
+    say: Callable[[str], None],
+    open_page: bool = False,
+) -> None:
+    """Serve runs until a signal; SaccadeError if one of them cannot be loaded."""
+    for folder in folders:
+        if not folder.is_dir():
+            raise ConfigError(f"{folder}: no such directory; name a run's")
+    names = names_of(folders)
+    service = Service(settings)
+    service.languages = languages_in(languages, names)
+    tune_malloc()
+    sys.setswitchinterval(SWITCH_SECONDS)
+    listener = listening(settings)
+    port = listener.getsockname()[1]
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
+    config = uvicorn.Config(
+        application(service), log_config=None, access_log=False, log_level="warning",
+        server_header=False, timeout_graceful_shutdown=int(settings.seconds) + 1,
+    )  # fmt: skip
+    server = Server(config, service, say)
+    failures: list[SaccadeError] = []
+    shown = f"[{settings.host}]" if ":" in settings.host else settings.host
+    address = f"http://{'127.0.0.1' if settings.host == '0.0.0.0' else shown}:{port}/"
+
+    def load_all() -> None:
+        try:
+            for name, folder in zip(names, folders, strict=True):
+                service.add(name, load(folder))
+        except SaccadeError as error:
+            failures.append(error)
+            server.should_exit = True
+            return
+        if service.state == "loading":
+            service.state = "ready"
+            say(f"serving {', '.join(names)} on {address}")
+            if open_page:
+                import webbrowser
+
+                webbrowser.open(address)
+
+    loader = threading.Thread(target=load_all, daemon=True)
+    loader.start()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(name, server.handle_exit)
+    server.run(sockets=[listener])
+    if failures:
+        raise failures[0]
+
+
+def listening(settings: ServeSettings) -> socket.socket:
+    """A socket that listens on the address; ConfigError if it cannot be had."""
+    try:
+        found = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)
+        family, kind, protocol, _, address = found[0]
+        listener = socket.socket(family, kind, protocol)
+        if os.name == "posix":
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ConfigError(
+            f"--host {settings.host} --port {settings.port}: {reason.lower()}; take another port"
+        ) from None
+    return listener
+
+
+def read_key(path: Path) -> str:
+    """The key in a file."""
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"--key-file {path}: {error}") from None
+
+
+def languages_in(options: Sequence[str], names: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """Source and target language of runs, as RUN=de-en says them."""
+    found = {}
+    for option in options:
+        name, _, pair = option.rpartition("=")
+        source, _, target = pair.partition("-")
+        if name not in names or not source or not target:
+            known = ", ".join(names)
+            raise ConfigError(
+                f"--languages {option}: expected RUN=de-en, where RUN is one of {known}"
+            )
+        found[name] = (source, target)
+    return found

@@ -1,0 +1,227 @@
+"""What every request passes: who may ask, how much may be sent, and what goes into the log.
+
+The log has a line for each request: method, route, status and time; never a text, a query string
+or a key.
+"""
+
+import asyncio
+import base64
+import binascii
+import hmac
+import logging
+import traceback
+from time import monotonic
+from typing import Any
+from urllib.parse import parse_qs
+
+from pydantic_core import from_json
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from saccade.serve.refusals import RequestError
+from saccade.serve.service import Service
+
+log = logging.getLogger("saccade.serve")
+
+HEALTH = ("/healthz", "/readyz")
+ASK_WITH_KEY_IN_BODY = ("/translate", "/detect")  # as clients of LibreTranslate do
+CONTENT_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
+    "media-src 'self' data: blob:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'; require-trusted-types-for 'script'"
+)
+HEADERS = {
+    "content-security-policy": CONTENT_POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "x-frame-options": "DENY",
+}
+
+
+class Gate:
+    """ASGI middleware around the whole application."""
+
+    def __init__(self, app: ASGIApp, service: Service):
+        self.app, self.service, self.settings = app, service, service.settings
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        begun, status, started = monotonic(), 500, False
+
+        async def sending(message: Message) -> None:
+            nonlocal status, started
+            if message["type"] == "http.response.start":
+                status, started = message["status"], True
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers[name] = value
+                headers.setdefault("cache-control", "no-store")
+                if self.service.state == "draining":
+                    headers["connection"] = "close"
+            await send(message)
+
+        counted = scope["path"] not in HEALTH
+        self.service.active += counted
+        try:
+            try:
+                self._admit(scope)
+                receive = await self._read(scope, receive)
+                await self.app(scope, receive, sending)
+            except RequestError as refusal:
+                await response_of(refusal)(scope, receive, sending)
+            except Exception as error:
+                log.error("%s in\n%s", type(error).__name__, "".join(frames_of(error)))
+                if not started:
+                    message = "something went wrong on the server: it is in its log"
+                    failure = RequestError(500, "internal", message)
+                    await response_of(failure)(scope, receive, sending)
+        finally:
+            self.service.active -= counted
+            seconds = monotonic() - begun
+            route = route_of(scope)
+            self.service.metrics.answered(route, status, seconds)
+            method = scope["method"] if scope["method"] in METHODS else "other"
+            log.info("%s %s %d %.1f ms", method, route, status, 1000 * seconds)
+
+    def _admit(self, scope: Scope) -> None:
+        """RequestError for who must not ask, and for anybody while there is no answer."""
+        headers = Headers(scope=scope)
+        host = headers.get("host", "")
+        if not self.settings.is_known(name_of(host)):
+            message = "this server is not called so; name further names with --allow-host"
+            raise RequestError(403, "wrong_host", message, "Host")
+        origin = headers.get("origin")
+        if origin is not None and origin.lower() not in (f"http://{host}", f"https://{host}"):
+            raise RequestError(403, "wrong_origin", "pages of other sites may not ask", "Origin")
+        if scope["path"] in HEALTH:
+            return
+        in_body = scope["path"] in ASK_WITH_KEY_IN_BODY and scope["method"] == "POST"
+        if not in_body:
+            self._require(key_of(headers))
+        if self.service.state != "ready" and not is_page(scope["path"]):
+            what = {"loading": "loading its runs", "draining": "about to end"}
+            message = f"the server is {what[self.service.state]}: try again"
+            raise RequestError(503, self.service.state, message, retry_after=2)
+
+    def _require(self, key: str) -> None:
+        own = self.settings.key
+        if own and not hmac.compare_digest(key.encode(errors="replace"), own.encode()):
+            message = "a key is needed: Authorization: Bearer KEY"
+            raise RequestError(401, "unauthorized", message, "Authorization")
+
+    async def _read(self, scope: Scope, receive: Receive) -> Receive:
+        """The body, whole and bounded, for the application to read."""
+        if scope["method"] in ("GET", "HEAD"):
+            return receive
+        most = self.settings.max_body_bytes
+        headers = Headers(scope=scope)
+        length = headers.get("content-length", "0")
+        if length.isascii() and length.isdigit() and (len(length) > 12 or int(length) > most):
+            raise too_large(most)
+        body, more = bytearray(), True
+        try:
+            async with asyncio.timeout(self.settings.body_seconds):
+                while more:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise RequestError(499, "gone", "the client has gone")
+                    body += message.get("body", b"")
+                    more = message.get("more_body", False)
+                    if len(body) > most:
+                        raise too_large(most)
+        except TimeoutError:
+            late = f"the request did not come within {self.settings.body_seconds:g} s"
+            raise RequestError(408, "slow", late) from None
+        kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+        form = kind in ("application/x-www-form-urlencoded", "multipart/form-data")
+        value = None if form else parsed(bytes(body))
+        if scope["path"] in ASK_WITH_KEY_IN_BODY:
+            given = key_of(headers)
+            if not given and kind == "application/x-www-form-urlencoded":
+                fields = parse_qs(body.decode(errors="replace"), max_num_fields=100)
+                given = fields.get("api_key", [""])[0]
+            elif not given and isinstance(value, dict):
+                given = str(value.get("api_key") or "")
+            self._require(given)
+        scope["saccade.body"] = value
+        sent = False
+
+        async def replayed() -> Message:
+            nonlocal sent
+            if sent:
+                return await receive()
+            sent = True
+            return {"type": "http.request", "body": bytes(body), "more_body": False}
+
+        return replayed
+
+
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+
+
+def parsed(body: bytes) -> Any:
+    """The value of a body in JSON; RequestError for what is none.
+
+    The parser is bounded in depth and in digits, and knows neither NaN nor half of a surrogate
+    pair.
+    """
+    if not body.strip():
+        return None
+    try:
+        return from_json(body, allow_inf_nan=False)
+    except ValueError as error:
+        raise RequestError(422, "malformed", f"the body is not JSON: {error}", "body") from None
+
+
+def too_large(most: int) -> RequestError:
+    message = f"the body has more than {most:,} bytes: send less at once"
+    return RequestError(413, "too_large", message, "body")
+
+
+def key_of(headers: Headers) -> str:
+    """The key that a request shows: as a bearer's token, or as the password of anybody."""
+    kind, _, value = headers.get("authorization", "").partition(" ")
+    if kind.lower() == "bearer":
+        return value.strip()
+    if kind.lower() == "basic":
+        try:
+            return base64.b64decode(value, validate=True).decode().partition(":")[2]
+        except (binascii.Error, ValueError):
+            return ""
+    return ""
+
+
+def is_page(path: str) -> bool:
+    return path == "/" or path.startswith("/studio/")
+
+
+def name_of(host: str) -> str:
+    """The name in a Host header, without its port and brackets."""
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.rpartition(":")[0] if ":" in host else host
+
+
+def route_of(scope: Scope) -> str:
+    """The route as it is declared: what a client wrote in its place stays out."""
+    if "saccade.route" in scope:
+        return str(scope["saccade.route"])
+    path = getattr(scope.get("route"), "path", None)
+    return str(path) if path else "/studio" if is_page(scope["path"]) else "none"
+
+
+def frames_of(error: BaseException) -> list[str]:
+    """Where an error happened; its message may hold a text, and stays out."""
+    return traceback.format_tb(error.__traceback__)
+
+
+def response_of(refusal: RequestError) -> JSONResponse:
+    headers = {"retry-after": str(refusal.retry_after)} if refusal.retry_after else {}
+    if refusal.status == 401:
+        headers["www-authenticate"] = 'Basic realm="saccade", charset="UTF-8"'
+    return JSONResponse(refusal.body, refusal.status, headers)

@@ -1,0 +1,410 @@
+"""A run as it is served: what a client may ask of it, and what its answers look like."""
+
+import base64
+import binascii
+import os
+import re
+import tempfile
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from functools import cached_property
+from math import exp
+from pathlib import Path
+from typing import Any
+
+from saccade import config as c
+from saccade.data.media import MediaField
+from saccade.engines.local import LocalEngine
+from saccade.errors import ConfigError, DataError, SaccadeError
+from saccade.inspect.view import kinds
+from saccade.models.networks import Generator
+from saccade.runs.folder import is_locked
+from saccade.runs.run import Run
+from saccade.serve.refusals import RequestError, problem_with, refusal_of
+from saccade.serve.settings import ServeSettings
+from saccade.tasks.classify import Classify
+from saccade.tasks.generate import (
+    TOO_LONG,
+    GeneratingTask,
+    hypotheses_of,
+    length_of,
+    positions_of,
+)
+from saccade.tasks.labels import LabelTask
+from saccade.tasks.language import LanguageModel
+from saccade.tasks.pieces import Piece, pieces
+from saccade.tasks.tag import Tag
+from saccade.tasks.task import Prediction, Query, Request
+from saccade.tasks.translate import Translate
+from saccade.tasks.vectors import WordVectors
+
+# what a client may not set: how the server computes, and what names a file
+OWN_SETTINGS = frozenset(c.Compute.model_fields) | {"only", "model"}
+BOUNDED = {"width": "max_width", "candidates": "max_width", "max_len": "max_len"}
+REQUESTS_KEPT = 128  # ways to search that were checked, of the last that were asked for
+MAX_BANNED = 64
+MAX_LABELS = 200  # of a classifier, with their probabilities
+
+SUFFIXES = {  # of the files that a data: URL is kept in while it is read
+    "image/png": ".png", "image/jpeg": ".jpg", "image/webp": ".webp", "image/gif": ".gif",
+    "image/bmp": ".bmp", "audio/wav": ".wav", "audio/x-wav": ".wav", "audio/wave": ".wav",
+    "audio/vnd.wave": ".wav", "audio/flac": ".flac", "audio/x-flac": ".flac", "audio/ogg": ".ogg",
+}  # fmt: skip
+_DATA_URL = re.compile(r"data:([a-z0-9.+/-]{1,60})(?:;[a-z0-9=._-]{1,60})*;base64,", re.ASCII)
+
+Item = str | Sequence[str]
+
+
+class Served:
+    """A run under a name."""
+
+    def __init__(self, name: str, run: Run, settings: ServeSettings):
+        self.name, self.run, self.settings = name, run, settings
+        self.task = run.task
+        # One network for every number of inputs, so that an answer is the same in any batch.
+        self.network: Any = run.engines.packed(run.config.decode.int8)
+        self.local = LocalEngine(run.task, self.network)
+        self._requests: OrderedDict[object, Request] = OrderedDict()
+        self._request({}, 1, False)  # what its own settings name is read now
+
+    # --- for the worker ---
+
+    def answer(self, queries: list[Query], request: Request) -> list[Prediction]:
+        if request.decode.engine == "ctranslate2":
+            return self.run.engines.choose(request).submit(queries, request).result()
+        return self.local.submit(queries, request).result()
+
+    def pieces(
+        self, queries: list[Query], request: Request, alternatives: int
+    ) -> Iterator[list[Piece]]:
+        assert isinstance(self.task, GeneratingTask)
+        assert isinstance(self.run.network, Generator)
+        return pieces(self.task, self.network, queries, request, alternatives)
+
+    def budget(self, request: Request) -> int:
+        """The tokens that a batch may have."""
+        each = hypotheses_of(request) if isinstance(self.task, GeneratingTask) else 1
+        return max(1, request.decode.batch_tokens // each)
+
+    # --- what is asked ---
+
+    def request(
+        self, settings: Mapping[str, Any], nbest: int = 1, details: bool = False
+    ) -> tuple[Request, int | None]:
+        """What is wanted of predictions, checked, and the seed of what is drawn."""
+        self.check_settings(settings)
+        if nbest > self.settings.max_width:
+            message = f"nbest = {nbest}: at most {self.settings.max_width} are served"
+            raise RequestError(422, "settings", message, "nbest")
+        wanted = dict(settings)
+        seed = wanted.get("seed")
+        if isinstance(self.task, GeneratingTask) and type(seed) is int and 0 <= seed < 2**63:
+            # Drawn by a seed of their own, requests with different seeds still share a batch.
+            return self._request(wanted | {"seed": 1}, nbest, details), seed
+        return self._request(wanted, nbest, details), None
+
+    def check_settings(self, settings: Mapping[str, Any]) -> None:
+        """RequestError for settings that are not the client's, or ask for too much."""
+        for key, value in settings.items():
+            if key in OWN_SETTINGS:
+                raise RequestError(
+                    422, "settings", f"settings: {key} is the server's own", "settings"
+                )
+            bound = getattr(self.settings, BOUNDED[key]) if key in BOUNDED else None
+            if bound is not None and isinstance(value, int | float) and value > bound:
+                message = f"settings: {key} = {value}: at most {bound} are served"
+                raise RequestError(422, "settings", message, "settings")
+            if key == "banned" and isinstance(value, list | str) and len(value) > MAX_BANNED:
+                message = f"settings: banned: at most {MAX_BANNED} phrases are served"
+                raise RequestError(422, "settings", message, "settings")
+
+    def _request(self, settings: dict[str, Any], nbest: int, details: bool) -> Request:
+        key = repr((sorted(settings.items(), key=lambda pair: pair[0]), nbest, details))
+        if key in self._requests:
+            self._requests.move_to_end(key)
+            return self._requests[key]
+        try:
+            if isinstance(self.task, GeneratingTask):
+                found = self.run.request(nbest=nbest, settings=settings, details=details)
+            else:
+                labels = len(self.task.labels) if isinstance(self.task, Classify) else 1
+                most = max(nbest, min(labels, MAX_LABELS))
+                found = self.run.request(nbest=most, settings=settings)
+                found = replace(found, details=isinstance(self.task, Tag))
+        except SaccadeError as error:
+            raise refusal_of(error, "settings") from None
+        self._requests[key] = found
+        if len(self._requests) > REQUESTS_KEPT:
+            self._requests.popitem(last=False)
+        return found
+
+    def query(
+        self,
+        item: Item,
+        where: str,
+        *,
+        number: int = 0,
+        prefix: str = "",
+        seed: int | None = None,
+        stopped: Callable[[], bool] | None = None,
+    ) -> tuple[Query, int]:
+        """An input, and its tokens; RequestError, with `where`, for one that cannot be read."""
+        try:
+            source = self.run.source_of(item)
+            if not any(text.strip() for text in source):
+                raise RequestError(422, "empty", "the input is empty: write something", where)
+            self.refuse_files(source, where)
+            size = self.size(source)
+        except SaccadeError as error:
+            raise refusal_of(error, where) from None
+        self.require_room(size, where)
+        return Query(source, number, prefix, seed=seed, stopped=stopped), size
+
+    def require_room(self, tokens: int, where: str) -> None:
+        """RequestError for more tokens than the network has positions, or than are served."""
+        if tokens > self.positions:
+            message = f"{tokens:,} tokens are {TOO_LONG} to {self.positions:,} tokens or fewer"
+            raise RequestError(422, "too_long", message, where)
+        if tokens > self.settings.max_input_tokens:
+            most = self.settings.max_input_tokens
+            message = f"{tokens:,} tokens in one input: {most:,} are the most; cut it into parts"
+            raise RequestError(413, "too_large", message, where)
+
+    @cached_property
+    def positions(self) -> int:
+        """How many tokens the network can read."""
+        config = self.run.config
+        return min(positions_of(config.encoder), self.context)
+
+    @property
+    def context(self) -> int:
+        """The positions of what is read and written in one, as by a language model."""
+        return positions_of(self.run.config.decoder) if not self.task.sources else 1 << 62
+
+    def size(self, source: tuple[str, ...]) -> int:
+        """The tokens of an input."""
+        if isinstance(self.task, GeneratingTask):
+            (reading,) = self.task.readings([Query(source)])
+            return length_of(reading)
+        if not self.task.sources:
+            tokenizer = getattr(self.task.target, "tokenizer", None)
+            return len(source[0]) if tokenizer is None else len(tokenizer.encode([source[0]])[0])
+        cells = self.task.read([source])
+        pairs = zip(self.task.sources, cells, strict=True)
+        return sum(int(field.encode(some).lengths[0]) for field, some in pairs)
+
+    def target_size(self, target: str, where: str) -> int:
+        """The tokens of an output; RequestError for one that the network has no positions for."""
+        if not isinstance(self.task, GeneratingTask):
+            return 1
+        size = len(self.task.output.encode([target])[0]) + 1
+        if size > self.task.target_positions:
+            most = self.task.target_positions - 1
+            raise RequestError(422, "too_long", f"the target has more than {most} tokens", where)
+        return size
+
+    # --- media ---
+
+    @cached_property
+    def media_columns(self) -> dict[int, str]:
+        """The columns of an input that are media, and of which kind."""
+        found: dict[int, str] = {}
+        for i, field in enumerate(self.task.sources):
+            if isinstance(field, MediaField):
+                (column,) = self.task.columns[i] or (0,)
+                found[column] = field.reader.kind
+        return found
+
+    def refuse_files(self, source: tuple[str, ...], where: str) -> None:
+        """RequestError for a column of media that names a file that is not the server's own."""
+        for column, kind in self.media_columns.items():
+            text = source[column] if column < len(source) else ""
+            if text[:1] != "[" and not text.startswith(_own_folder()):
+                message = f"a {kind} has to come as a data: URL: files and URLs are not read"
+                raise RequestError(422, "input", message, where)
+
+    @contextmanager
+    def opened(self, item: Item, where: str) -> Iterator[Item]:
+        """An input whose media, given as data: URLs, are in files as long as the block runs."""
+        if not self.media_columns:
+            yield item
+            return
+        cells = list(item.split("\t") if isinstance(item, str) else item)
+        paths: list[str] = []
+        try:
+            for column, kind in self.media_columns.items():
+                text = cells[column] if column < len(cells) else "["
+                if text[:1] != "[":
+                    paths.append(_kept(text, kind, where))
+                    cells[column] = paths[-1]
+            yield cells if len(cells) > 1 else cells[0]
+        except SaccadeError as error:
+            raise refusal_of(_unnamed(error, paths), where) from None
+        finally:
+            for path in paths:
+                with suppress(OSError):
+                    os.unlink(path)
+
+    # --- what is said ---
+
+    def prediction(self, query: Query, found: Prediction, nbest: int) -> dict[str, Any]:
+        """A prediction as clients get it."""
+        if found.problem:
+            return {"text": "", "score": 0.0, "others": [], "problem": found.problem}
+        ranked = [{"text": text, "score": score} for text, score in found.others]
+        said: dict[str, Any] = {"text": found.text, "score": found.score}
+        said["others"] = ranked[: nbest - 1]
+        if found.unknown:
+            said["unknown"] = found.unknown
+        if isinstance(self.task, Classify):
+            labels = [said, *ranked]
+            said["labels"] = [{"text": one["text"], "p": exp(one["score"])} for one in labels]
+        elif isinstance(self.task, Tag):
+            said["tags"] = [
+                {"word": word, "label": token.text, "p": exp(token.log_p)}
+                for word, token in zip(query.source, found.tokens, strict=False)
+            ]
+        elif found.tokens:
+            said["tokens"] = self._tokens(found)
+        if found.tree is not None:
+            assert isinstance(self.task, GeneratingTask)
+            names = self.task.output.tokens([node.token for node in found.tree.nodes])
+            said["tree"] = [
+                {"parent": node.parent, "token": name, "score": node.score, "fate": node.fate}
+                for node, name in zip(found.tree.nodes, names, strict=True)
+            ]
+        return said
+
+    def _tokens(self, found: Prediction) -> list[dict[str, Any]]:
+        """The tokens of an answer; `prefix` is the text up to and with each."""
+        assert isinstance(self.task, GeneratingTask)
+        output, said = self.task.output, []
+        before: list[int] = []
+        for token in found.tokens:
+            names = [token.text, *(text for text, _ in token.alternatives)]
+            ids = [self._ids[name] for name in names]
+            texts = output.decode([[*before, i] for i in ids])
+            shown = [
+                None if i == output.specials.eos else text
+                for i, text in zip(ids, texts, strict=True)
+            ]
+            alternatives = [
+                {"text": text, "log_p": finite(log_p), "prefix": prefix}
+                for (text, log_p), prefix in zip(token.alternatives, shown[1:], strict=True)
+            ]
+            one = {"text": token.text, "log_p": finite(token.log_p), "prefix": shown[0]}
+            said.append(one | {"alternatives": alternatives})
+            before = [*before, ids[0]]
+        return said
+
+    @cached_property
+    def _ids(self) -> dict[str, int]:
+        assert isinstance(self.task, GeneratingTask)
+        names = self.task.output.tokens(range(len(self.task.output)))
+        return {name: i for i, name in reversed(list(enumerate(names)))}
+
+    def describe(self) -> dict[str, Any]:
+        """What a client has to know of the run."""
+        config, task = self.run.config, self.task
+        columns = [str(column) for column in config.data.source]
+        usual = "numbers" if config.task.kind == "forecast" else "text"
+        tokenizers = [one for f in task.fields if (one := getattr(f, "tokenizer", None))]
+        cut = [str(one.config.kind) for one in tokenizers] or [""]
+        sizes = [field.size for field in task.fields if not isinstance(field, MediaField)]
+        return {
+            "name": self.name,
+            "task": config.task.kind,
+            "title": config.task.title,
+            "sources": [self.media_columns.get(i, usual) for i in range(max(1, len(columns)))],
+            "columns": columns,
+            "tokenizers": {"source": cut[0], "target": cut[-1]},
+            "fills": task.fills,
+            "vectors": isinstance(task, WordVectors),
+            "searches": isinstance(task, GeneratingTask),
+            "labels": list(task.labels.labels) if isinstance(task, LabelTask) else None,
+            "parameters": sum(one.numel() for one in self.run.network.parameters()),
+            "views": kinds(self.run),
+            "training": is_locked(self.run.folder),
+            "vocabulary_size": sizes[-1] if sizes else 0,
+            "decode": config.decode.model_dump(mode="json", exclude=set(OWN_SETTINGS)),
+        }
+
+    @property
+    def translates_text(self) -> bool:
+        """Whether it makes a text of one text."""
+        one = len(self.task.sources) == 1 and not self.media_columns
+        return isinstance(self.task, Translate) and one and len(self.run.config.data.source) <= 1
+
+    @property
+    def completes_text(self) -> bool:
+        return isinstance(self.task, LanguageModel)
+
+    def vectors(self, words: Sequence[str], n: int) -> list[dict[str, Any]]:
+        """The words nearest to one, or to what is to c as b is to a."""
+        try:
+            task, network = self.run.require_vectors()
+        except ConfigError as error:
+            raise refusal_of(error, "run") from None
+        found = task.nearest(task.directions(network), " ".join(words), n)
+        if found.problem:
+            raise problem_with(found.problem, "word")
+        ranked = [(found.text, found.score), *found.others]
+        return [{"text": text, "similarity": score} for text, score in ranked]
+
+
+def finite(log_p: float) -> float:
+    """A log-probability as JSON can have it."""
+    return max(log_p, -1e9)
+
+
+def names_of(folders: Sequence[Path]) -> list[str]:
+    """A name for each run: that of its folder, made unique."""
+    found: list[str] = []
+    for folder in folders:
+        name = base = folder.resolve().name or "run"
+        number = 2
+        while name in found:
+            name, number = f"{base}-{number}", number + 1
+        found.append(name)
+    return found
+
+
+_folder: tempfile.TemporaryDirectory[str] | None = None
+
+
+def _own_folder() -> str:
+    """The folder of the files that data: URLs are kept in; nobody else can read it."""
+    global _folder
+    if _folder is None:
+        _folder = tempfile.TemporaryDirectory(prefix="saccade-serve-")
+    return os.path.join(_folder.name, "")
+
+
+def _kept(url: str, kind: str, where: str) -> str:
+    """The path of a new file with the bytes of a data: URL."""
+    match = _DATA_URL.match(url[:200].lower())
+    suffix = SUFFIXES.get(match[1]) if match else None
+    if match is None or suffix is None:
+        message = (
+            f"a {kind} has to come as a data: URL in base64, of one of the types "
+            f"{', '.join(sorted(SUFFIXES))}; files and URLs are not read"
+        )
+        raise RequestError(422, "input", message, where)
+    try:
+        raw = base64.b64decode(url[match.end() :], validate=True)
+    except (binascii.Error, ValueError):
+        raise RequestError(422, "input", "the data: URL is not base64", where) from None
+    descriptor, path = tempfile.mkstemp(suffix, dir=_own_folder())
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(raw)
+    return path
+
+
+def _unnamed(error: SaccadeError, paths: Sequence[str]) -> SaccadeError:
+    """A message without the names of our own files."""
+    text = str(error)
+    for path in paths:
+        text = text.replace(path, "the file")
+    return DataError(text) if isinstance(error, DataError) else type(error)(text)

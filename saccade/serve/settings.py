@@ -1,0 +1,66 @@
+"""What a server permits: where it listens, who may ask, and how much may be asked."""
+
+import ipaddress
+from dataclasses import dataclass
+
+from saccade.errors import ConfigError
+
+LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
+
+
+@dataclass(frozen=True, slots=True)
+class ServeSettings:
+    """Bounds of a server. Every one of them is finite, so that no client is the end of it."""
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    key: str = ""  # that every request has to show; needed on any address but loopback
+    names: tuple[str, ...] = ()  # further names by which the server may be called
+    max_body_bytes: int = 2_000_000
+    max_waiting: int = 128  # requests
+    max_waiting_tokens: int = 200_000  # of all requests that wait
+    max_width: int = 16  # of a beam; also n-best, and candidates of minimum Bayes risk
+    max_len: int = 2048  # tokens of an answer
+    max_inputs: int = 256  # of a request
+    max_input_tokens: int = 4096
+    max_view_tokens: int = 1024  # of an input that is looked into
+    seconds: float = 30.0  # from the request to its answer
+    body_seconds: float = 10.0  # that a client may take to send its request
+
+    def __post_init__(self) -> None:
+        if not is_loopback(self.host) and not self.key:
+            raise ConfigError(
+                f"--host {self.host}: who can reach this address could use the server: give a key, "
+                "in a file (--key-file) or in the environment (SACCADE_KEY), or stay on 127.0.0.1"
+            )
+        if self.key and (len(self.key) < 8 or not self.key.isascii() or " " in self.key):
+            raise ConfigError("the key: 8 or more ASCII characters without blanks are needed")
+
+    @property
+    def hosts(self) -> frozenset[str]:
+        """The names by which the server may be called."""
+        own = () if self.host in ("0.0.0.0", "::") else (self.host,)
+        return frozenset(name.lower() for name in (*LOOPBACK_NAMES, *own, *self.names))
+
+    def is_known(self, host: str) -> bool:
+        """Whether a request may name this host.
+
+        Where the server listens on all addresses any of them may be named, which no page of
+        another site can do without knowing the key.
+        """
+        return host.lower() in self.hosts or (self.host in ("0.0.0.0", "::") and is_address(host))
+
+
+def is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach an address."""
+    if host.lower() == "localhost":
+        return True
+    return is_address(host) and ipaddress.ip_address(host).is_loopback
