@@ -13,7 +13,7 @@ from types import FrameType
 import torch
 import uvicorn
 
-from saccade.engines.processes import cores
+from saccade.data.parallel import cores
 from saccade.errors import ConfigError
 from saccade.runs.machine import tune_malloc
 from saccade.runs.run import load

@@ -7,6 +7,7 @@ from tests.mutations.networks import MODELS, NN
 from tests.mutations.numbers import NUMBERS
 from tests.mutations.objectives import OBJECTIVES
 from tests.mutations.plans import PLANS
+from tests.mutations.processes import PROCESSES
 from tests.mutations.searches import DECODING
 from tests.mutations.serving import SERVING
 from tests.mutations.studio import STUDIO
@@ -18,4 +19,5 @@ MUTATIONS = (
     *(*NN, *MODELS, *DECODING, *TRAINING, *MEASURES),
     *(*MEDIA, *TABLES, *NUMBERS, *FORECASTS, *OBJECTIVES, *WORDS),
     *(*PLANS, *INSPECTION, *SERVING, *STUDIO),
+    *PROCESSES,
 )
