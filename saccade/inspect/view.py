@@ -46,7 +46,7 @@ Kind = Literal[
 ]
 View = dict[str, Any]
 OPTIONS: dict[str, set[str]] = {
-    "attention": {"target", "layer", "head", "ablate", "prefix"},
+    "attention": {"target", "layer", "head", "ablate", "prefix", "thumbs"},
     "tree": {"prefix"},
     "tokens": {"target", "prefix", "complete", "alternatives"},
     "saliency": {"method", "target", "position", "prefix"},
@@ -101,7 +101,7 @@ def attends(network: nn.Module) -> bool:
     )
 
 
-def view(run: Run, item: Item, kind: str, **options: Any) -> View:
+def view(run: Run, item: Item, kind: str, /, **options: Any) -> View:
     """One view of an input, as plain JSON; of some kinds the item does not matter.
 
     What is no option of the view is a setting of the search, as in width=3, where an output is

@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import chain
+from math import sqrt
 from typing import NamedTuple
 
 from saccade.errors import DataError
@@ -39,6 +40,27 @@ def macro_f1(gold: Sequence[str], guess: Sequence[str]) -> float:
     """The mean F1 of the labels that occur in either: rare ones weigh as much as frequent ones."""
     scores = per_label(gold, guess)
     return sum(score.f1 for score in scores.values()) / len(scores)
+
+
+def f1_of_two(labels: Sequence[str], gold: Sequence[str], guess: Sequence[str]) -> dict[str, float]:
+    """The F1 of each label where there are two; nothing where there are more."""
+    if len(labels) != 2:
+        return {}
+    scores = per_label(gold, guess)
+    return {f"f1: {label}": scores[label].f1 if label in scores else 0.0 for label in labels}
+
+
+def matthews(gold: Sequence[str], guess: Sequence[str]) -> float:
+    """The correlation of guesses and gold, times 100: 0 for one answer to all, however common.
+
+    Of two labels it is Matthews' coefficient, of more Gorodkin's (2004).
+    """
+    _check(gold, guess)
+    n, right = len(gold), sum(a == b for a, b in zip(gold, guess, strict=True))
+    wanted, given = Counter(gold), Counter(guess)
+    together = sum(count * given[label] for label, count in wanted.items())
+    spread = [n * n - sum(c * c for c in counts.values()) for counts in (wanted, given)]
+    return 100 * (n * right - together) / sqrt(spread[0] * spread[1]) if all(spread) else 0.0
 
 
 def span_f1(

@@ -55,17 +55,19 @@ def describe(config: c.Config, weights: Mapping[str, Tensor], rows: int) -> Desc
     reasons = []
     for raw in _candidates(config, kind, rows):
         raw["architectures"] = [CLASSES[raw["model_type"], kind]]
-        own, changes = dict(weights), {}
+        own, changes, found = dict(weights), dict[str, Any](), list[str]()
         try:
             changes = _folded(config, raw, own)
+        except ConfigError as error:
+            found.append(str(error))
+        try:
             made = published(raw, "config.json", _tensors(raw, own))
-        except (CheckpointError, ConfigError) as error:
-            reasons.append(f"{raw['model_type']}: {error}")
-            continue
-        if reason := _difference(config, made, changes):
-            reasons.append(f"{raw['model_type']}: {reason}")
-            continue
-        return Described(raw, made, own)
+            found += _differences(config, made, changes)
+        except CheckpointError as error:
+            found.append(str(error))
+        if not found:
+            return Described(raw, made, own)
+        reasons.append(f"{raw['model_type']}: {', '.join(found)}")
     tried = "; ".join(reasons) or f"the task '{config.task.kind}' has none"
     raise ConfigError(f"no architecture of transformers fits this network ({tried})")
 
@@ -74,6 +76,8 @@ def kind_of(config: c.Config) -> str:
     """The task of a network in the words of `pretrained`."""
     if isinstance(config.head, c.PerToken):
         return "masked"
+    if isinstance(config.task, c.Pretrain):
+        return "language" if config.encoder is None else "translate"
     return str(config.task.kind)
 
 
@@ -81,22 +85,22 @@ def _tensors(raw: Mapping[str, Any], own: Mapping[str, Tensor]) -> set[str]:
     return {"lm_head.weight"} if "decoder.output.weight" in own else set()
 
 
-def _difference(config: c.Config, made: Published, folded: Mapping[str, Any]) -> str:
-    """Which setting of ours is not what would be read back; nothing if all are."""
+def _differences(config: c.Config, made: Published, folded: Mapping[str, Any]) -> Iterator[str]:
+    """Which settings of ours are not what would be read back."""
     for part, table in made.tables.items():
         ours = getattr(config, part)
         if ours is None:
-            return f"it has no {part}"
+            yield f"it has no {part}"
+            continue
         theirs = type(ours).model_validate(table)
         for name in type(ours).model_fields:
             if name in FREE or f"{part}.{name}" in folded or not _counts(ours, name):
                 continue
             one, other = _value(ours, name), _value(theirs, name)
             if one != other:
-                return f"{part}.{name} is {one!r}, and there it is {other!r}"
+                yield f"{part}.{name} is {one!r}, and there it is {other!r}"
     if isinstance(config.task, c.Translate) and not config.task.joint:
-        return "source and target have a vocabulary each, and there is one for both: task.joint"
-    return ""
+        yield "source and target have a vocabulary each, and there is one for both: task.joint"
 
 
 def _counts(table: Any, name: str) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from saccade.data.batches import Batch
-from saccade.engines.processes import cores
+from saccade.data.parallel import cores
 from saccade.models.build import materialize
 from saccade.models.networks import Network
 from saccade.plan.costs import Shape

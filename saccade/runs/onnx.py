@@ -78,8 +78,13 @@ def export_onnx(run: Run, folder: Path) -> None:
     rows, columns = torch.export.Dim("rows"), torch.export.Dim("columns", min=2, max=longest)
     names = ["tokens", "keep"][: len(inputs)]
     path = folder / "model.onnx"
-    with patch("saccade.nn.positions._rounded", lambda _: longest), torch.no_grad():
-        expected = wrapped(*inputs)  # and tables of positions are made
+    # one table of positions for all lengths, and products that ONNX knows
+    with (
+        patch("saccade.nn.positions._rounded", lambda _: longest),
+        patch("saccade.nn.products._by_onednn", lambda *_: False),
+        torch.no_grad(),
+    ):
+        expected = wrapped(*inputs)  # and the table is made
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:

@@ -28,6 +28,9 @@ def pretrain_defaults(task: dict[str, Any], seen: Survey) -> dict[str, Any]:
         "activation": "gelu",
         "positions": "relative" if kind == "spans" else "rotary",
     }
+    if kind == "causal":  # a Llama, which transformers can load: see `export`
+        body |= {"norm": "rms", "activation": "swiglu", "bias": False, "output_bias": False}
+        body["ff_dim"] = 8 * dim // 3 // 64 * 64  # a gate has a third matrix
     if kind == "bidirectional":  # recurrent, and each direction by itself
         body = {
             "kind": "recurrent",

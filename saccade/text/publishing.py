@@ -8,11 +8,11 @@ from typing import Any
 
 from tokenizers import pre_tokenizers
 
-from saccade.errors import ConfigError
 from saccade.text.imported import Imported
 from saccade.text.published import special_tokens, template
 from saccade.text.tokenizers import CHUNK, Tokenizer, special_names
 
+CUT_AT_BLANKS = ("word", "bpe", "unigram")
 ROLES = ("pad", "unk", "bos", "eos", "sep", "mask")
 
 
@@ -46,11 +46,6 @@ def special_roles(tokenizer: Tokenizer) -> dict[str, str]:
 
 def _content(tokenizer: Tokenizer) -> dict[str, Any]:
     config = tokenizer.config
-    if config.split_punctuation:
-        raise ConfigError(
-            "tokenizer: split_punctuation has no equal in Hugging Face's tokenizers: train with "
-            "split_punctuation = false"
-        )
     saved = json.loads(tokenizer.model_json)
     model = saved["model"]
     names = {f"{name[:-1]} >": name for name in special_names(config)}
@@ -76,6 +71,7 @@ def _content(tokenizer: Tokenizer) -> dict[str, Any]:
     lower += [{"type": "NFD"}] if config.decompose else []
     strip = {"type": "Strip", "strip_left": True, "strip_right": True}
     blanks = {"type": "Replace", "pattern": {"Regex": r"\s+"}, "content": " "}
+    apart = _apart() if config.split_punctuation and config.kind in CUT_AT_BLANKS else []
     before: list[dict[str, Any]] = []
     cut: list[dict[str, Any]] = []
     decoder: list[dict[str, Any]] = [{"type": "Fuse"}]
@@ -103,11 +99,17 @@ def _content(tokenizer: Tokenizer) -> dict[str, Any]:
     return {
         "version": "1.0",
         "added_tokens": special_tokens(vocab, list(special_names(config))),
-        "normalizer": {"type": "Sequence", "normalizers": [*lower, *before]},
+        "normalizer": {"type": "Sequence", "normalizers": [*lower, *apart, *before]},
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": cut},
         "decoder": {"type": "Sequence", "decoders": decoder} if decoder else None,
         "model": model,
     }
+
+
+def _apart() -> list[dict[str, Any]]:
+    """Blanks between marks of punctuation or symbols and what they touch."""
+    sides = (r"(?<=\S)(?=[\p{P}\p{S}])", r"(?<=[\p{P}\p{S}])(?=\S)")
+    return [{"type": "Replace", "pattern": {"Regex": side}, "content": " "} for side in sides]
 
 
 def _split(pattern: dict[str, str], behavior: str) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from tests.architectures import DECODERS, config_of, generator, source_batch
 
 OUTPUTS: dict[str, c.Output] = {"gaussian": c.Gaussian(), "mixture": c.Mixture(components=3)}
 TARGET = c.Reals(3, (2,))  # two real numbers, and one that is 0 or 1
-SPEAKERS = [(decoder, "mixture") for decoder in DECODERS] + [
+SPEAKERS = [(decoder, "mixture") for decoder in DECODERS if decoder != "edit"] + [
     ("lstm_additive_cell", "gaussian"),
     ("transformer", "gaussian"),
 ]

@@ -1,9 +1,12 @@
 """Scores of labels and spans, against numbers worked out by hand."""
 
+import statistics
+
 import pytest
 
 from saccade.errors import DataError
 from saccade.metrics import accuracy, is_bio, macro_f1, per_label, span_f1
+from saccade.metrics.labels import matthews
 
 GOLD = ["a", "a", "a", "b", "b", "c"]
 GUESS = ["a", "a", "b", "b", "c", "d"]
@@ -79,3 +82,12 @@ def test_what_cannot_be_scored_is_an_error() -> None:
             metric(["a"], ["a", "b"])
     with pytest.raises(DataError, match="sentence 2: 1 gold tags, but 2 guessed"):
         span_f1([["O"], ["O"]], [["O"], ["O", "O"]])
+
+
+def test_matthews_is_the_correlation_of_two_labels_and_nothing_for_one_answer() -> None:
+    gold, guess = list("1111100000"), list("1110011000")
+    numbers = [[float(x) for x in row] for row in (gold, guess)]
+    assert matthews(gold, guess) == pytest.approx(100 * statistics.correlation(*numbers))
+    assert matthews(gold, gold) == 100
+    assert matthews(list("abcabc"), list("abcabc")) == pytest.approx(100)
+    assert matthews(gold, ["1"] * 10) == 0

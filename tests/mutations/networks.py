@@ -135,6 +135,13 @@ NN = (
         (f"{LAWS}::test_step_by_step_is_all_at_once",),
     ),
     Mutation(
+        "positions: scaled rotary pairs all turn slower",
+        "saccade/nn/positions.py",
+        "return speed * (kept + (1 - kept) / self.factor)",
+        "return speed / self.factor",
+        ("tests/nn/test_layers.py::test_only_slow_rotary_pairs_are_slowed_down",),
+    ),
+    Mutation(
         "attention: the memory's mask is dropped",
         "saccade/nn/attention.py",
         "multi_head(self, folded, key, value, mask, rows=x.size(0))",

@@ -15,6 +15,13 @@ SEARCHES_LAWS = "tests/laws/test_searches.py"
 
 DECODING = (
     Mutation(
+        "trees: closed before all words are said",
+        "saccade/decoding/steps.py",
+        "fine &= (then > 0) | (lacking == 0) | (after == START)",
+        "fine &= (then > 0) | (lacking >= 0) | (after == START)",
+        ("tests/decoding/test_brackets.py::test_a_tree_has_as_many_words_as_it_should",),
+    ),
+    Mutation(
         "length: gnmt with (6 + n) / 6",
         "saccade/decoding/search.py",
         "(5 + length) / 6",

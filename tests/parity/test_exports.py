@@ -108,6 +108,24 @@ def test_a_language_model_of_ours_is_gpt2_or_llama(positions: str, tmp_path: Pat
         assert torch.allclose(ours, theirs(tokens).logits, atol=1e-4)
 
 
+def test_a_causal_pretraining_with_its_own_defaults_is_a_llama(tmp_path: Path) -> None:
+    settings = {"task.objective": "causal", "decoder.dim": 16, "decoder.ff_dim": 16}
+    run = saccade.train(
+        corpus(tmp_path, "language"),
+        task="pretrain",
+        out=tmp_path / "run",
+        settings=settings | {"train.steps": 3, "train.evaluate_every": 3},
+        quiet=True,
+    )
+    export_run(run, "huggingface", tmp_path / "out")
+    theirs = transformers.LlamaForCausalLM.from_pretrained(tmp_path / "out")
+    tokens = torch.randint(0, len(run.task.output), (2, 20))  # type: ignore[attr-defined]
+    with torch.inference_mode():
+        state = run.network.decoder.start(None, 2)  # type: ignore[union-attr]
+        ours, _ = run.network.decoder(tokens, state)  # type: ignore[union-attr, operator]
+        assert torch.allclose(ours, theirs(tokens).logits, atol=1e-4)
+
+
 def test_a_network_that_fits_nowhere_is_said_so(tmp_path: Path) -> None:
     run = trained(tmp_path, "language", {"train.steps": 20})
     with pytest.raises(ConfigError, match=r"no architecture.*decoder\.output_bias = false"):

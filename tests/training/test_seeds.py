@@ -16,7 +16,6 @@ from saccade.runs.folder import read_config
 from saccade.training.seeds import other_seeds
 from tests.architectures import generator, network, source_batch
 from tests.helpers import corpus, same_weights
-from tests.small_runs import SOURCES
 
 SETTINGS: dict[str, Any] = {
     "train.steps": 6,
@@ -52,7 +51,8 @@ def test_seeds_share_their_data_and_nothing_else(runs: Path) -> None:
 def test_an_ensemble_is_one_run(runs: Path, task: str) -> None:
     with saccade.load(runs / task) as run:
         found = run.evaluate()
-        texts = [one.text for one in run.predict(SOURCES[task][:4])]
+        rows = [row.source for row in run.rows(str(corpus(runs, task)))][:4]
+        texts = [one.text for one in run.predict(rows)]
     table = json.loads((runs / task / "seeds.json").read_text())
     assert table["ensemble"] == pytest.approx(found)
     assert len(table["scores"]) == 3
