@@ -58,7 +58,7 @@ def test_the_shell_of_the_readme_is_true(
 ) -> None:
     """In one process, which is spared eight imports of torch."""
     lines = [line.split("   #")[0].strip() for line in block("sh").splitlines()]
-    assert len(lines) == 10
+    assert len(lines) == 12
     monkeypatch.chdir(desk)
     printed = {}
     for line in lines:
