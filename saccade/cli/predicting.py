@@ -134,7 +134,7 @@ def predict(
     found = model.stream(inputs, request, begin, at_once, None if alone else name)
     with model:  # its processes end with it, also when it is interrupted
         for number, one in enumerate(counting(found, file if named and not alone else None), 1):
-            if one.problem and asked:
+            if one.problem and (asked or fill):
                 raise ConfigError(one.problem)
             if one.problem:
                 lost += 1
