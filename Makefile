@@ -2,7 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test test-slow test-faults test-mutations check format bench bench-decode bench-media bench-word2vec bench-data docs clean
+.PHONY: setup demo test test-slow test-distributed test-faults test-mutations check format \
+	bench bench-decode bench-media bench-serve bench-word2vec bench-data results docs clean
 
 setup: .venv/ready
 
@@ -20,6 +21,10 @@ test: setup
 
 test-slow: setup
 	$(BIN)/python -m pytest -m slow
+
+# Processes on gloo: every layout of every network at 1, 2 and 4 of them, kills, hangs and signals.
+test-distributed: setup
+	$(BIN)/python -m pytest tests/distributed
 
 test-faults: setup
 	$(BIN)/python -m pytest -m faults --numprocesses 2 tests/faults
@@ -44,9 +49,18 @@ bench: setup .venv-peers/ready
 bench-decode: setup .venv-peers/ready
 	$(BIN)/python benchmarks/decode_speed.py
 
+# As in `make bench-serve BENCH='--parts same,overload'`.
+bench-serve: setup
+	$(BIN)/python benchmarks/serve_load.py $(BENCH)
+
 # As in `make bench-word2vec BENCH='text.txt --rounds 3'`.
 bench-word2vec: setup .venv-peers/ready
 	$(BIN)/python benchmarks/word2vec_speed.py $(BENCH)
+
+# Train a recipe and keep what came of it, as in `make results RECIPE=recipes/fsdd.toml`; then the table of all that is kept.
+results: setup
+	$(BIN)/python benchmarks/results.py run $(RECIPE)
+	$(BIN)/python benchmarks/results.py table
 
 bench-data: setup
 	$(BIN)/python benchmarks/data_speed.py $(BENCH)

@@ -188,6 +188,28 @@ def test_a_large_corpus_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert batches > 2000 * 8 / 4096
 
 
+def test_a_recipe_leaves_a_result_and_results_make_a_table(tmp_path: Path) -> None:
+    import json
+
+    from results import run_recipe, table
+
+    rows = [f"{'abcde'[i % 5]}{'xyz'[i % 3]}\t{'abcde'[i % 5].upper()}\n" for i in range(40)]
+    (tmp_path / "words.tsv").write_text("".join(rows))
+    recipe = tmp_path / "tiny.toml"
+    recipe.write_text(
+        f'[task]\nkind = "translate"\n[data]\ntrain = ["{tmp_path / "words.tsv"}"]\n'
+        "[train]\nsteps = 3\nprocesses = 1\n"
+    )
+    found = run_recipe(recipe, 2, [str(tmp_path / "words.tsv")], tmp_path / "run")
+    assert len(found["each"]) == 2
+    assert found["versions"]["torch"] == torch.__version__.partition("+")[0]
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "tiny.json").write_text(json.dumps(found))
+    head, _, row = table(tmp_path / "results").splitlines()
+    assert head.startswith("| recipe | minutes |")
+    assert f"sequence_error {found['test']['sequence_error']:.2f} together" in row
+
+
 def test_n_grams_are_probabilities_and_the_longer_fit_better() -> None:
     from ngram import KneserNey
 

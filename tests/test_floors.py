@@ -17,7 +17,7 @@ FLOORS = {
     **dict.fromkeys(("setup", "engines", "distributed"), 5),
     "runs": 6,
     **dict.fromkeys(("training", "inspect", "plan"), 7),
-    **dict.fromkeys(("serve", "verify"), 8),
+    **dict.fromkeys(("serve", "verify", "ray"), 8),
     "cli": 9,
     "__main__": 10,
 }

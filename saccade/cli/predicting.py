@@ -1,7 +1,7 @@
 """The command that uses runs: predict."""
 
 import sys
-from itertools import repeat
+from itertools import islice, repeat
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -58,10 +58,13 @@ def predict(
         tuple[str, str, str] | None,
         typer.Option(help="Three words, of word vectors: a is to b as c is to the answer."),
     ] = None,
+    shard: Annotated[
+        str, typer.Option(help="A part of the file, as in 2/8; `cat` of all parts is the whole.")
+    ] = "",
     as_json: AsJson = False,
 ) -> None:
     """Answer each line with a line. With --nbest up to N lines of score<TAB>text for each."""
-    from saccade.data.lines import input_lines
+    from saccade.data.lines import Part, input_lines, part_of_lines
     from saccade.errors import ConfigError
     from saccade.runs.machine import tune_malloc
     from saccade.runs.printing import lines_in_words, one_line, printed, warning_of_unknown
@@ -95,7 +98,17 @@ def predict(
     asked = neighbours or " ".join(analogy or ())
     nbest = NEIGHBOURS if asked and nbest == 1 else nbest
     inputs: Any = model.sources(file) if file and model.reads(file) else input_lines(file)
-    alone = file is not None and model.is_input(file)
+    alone, before = file is not None and model.is_input(file), 0
+    if shard:
+        part = Part.parse(shard)
+        if file is None or not named or alone or asked or fill or stream or not file.is_file():
+            raise ConfigError("--shard is for a file of lines: name one, and leave out --stream")
+        if model.reads(file):
+            total = sum(1 for _ in inputs)
+            before, last = (total * n // part.count for n in (part.number, part.number + 1))
+            inputs = islice(model.sources(file), before, last)
+        else:
+            before, inputs = part_of_lines(file, part)
     if alone:  # not a list of inputs
         inputs = [str(file)]
     if fill:
@@ -128,12 +141,13 @@ def predict(
     )
     if prefix or prefixes:
         model.check_prefix(prefix)
-    begin: Any = input_lines(prefixes) if prefixes else repeat(prefix)
+    begin: Any = islice(input_lines(prefixes), before, None) if prefixes else repeat(prefix)
     at_once = 1 if not named and sys.stdin.isatty() else LINES_AT_ONCE
     lost = 0
-    found = model.stream(inputs, request, begin, at_once, None if alone else name)
+    found = model.stream(inputs, request, begin, at_once, None if alone else name, before + 1)
     with model:  # its processes end with it, also when it is interrupted
-        for number, one in enumerate(counting(found, file if named and not alone else None), 1):
+        path = file if named and not alone and not shard else None
+        for number, one in enumerate(counting(found, path), before + 1):
             if one.problem and (asked or fill):
                 raise ConfigError(one.problem)
             if one.problem:
@@ -145,5 +159,5 @@ def predict(
         say(warning_of_unknown(unknown, model.task))
     if lost:
         say(f"{lines_in_words(lost)} could not be answered: left empty")
-    if prefixes and next(begin, None) is not None:
+    if prefixes and not shard and next(begin, None) is not None:
         say(f"{prefixes}: more lines than there were inputs; the last ones were not used")

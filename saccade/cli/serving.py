@@ -32,6 +32,9 @@ def serve(
     seconds: Annotated[float, typer.Option(help="From a request to its answer, at most.")] = 30.0,
     body_mb: Annotated[float, typer.Option(help="The largest request, in MB.")] = 2.0,
     width: Annotated[int, typer.Option(help="The widest beam that a client may ask for.")] = 16,
+    threads: Annotated[
+        int | None, typer.Option(help="Of the model; else all cores but one, for the network.")
+    ] = None,
     open_page: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
 ) -> None:
     """Serve runs over HTTP. With a page to try them and look inside, and APIs for programs."""
@@ -57,4 +60,4 @@ def serve(
         max_body_bytes=round(body_mb * 1e6),
         max_width=width,
     )
-    run_server(runs, settings, languages or [], say, open_page)
+    run_server(runs, settings, languages or [], say, threads=threads, open_page=open_page)

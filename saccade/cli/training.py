@@ -34,21 +34,29 @@ def train(
 
     with Stop() as stop:
         from saccade.training.session import fill, new_folder, save_unprepared, start
+        from saccade.training.together import agreed, follow, meeting
 
-        raw, where = gather_settings(data, task, dev, settings)
-        if seeds is not None:
-            raw["train"] = {**raw.get("train", {}), "seeds": seeds}
-        if from_run is not None:
-            raw["start"] = {**raw.get("start", {}), "run": str(from_run)}
-        try:
-            with stop.interruptible():
-                config, reason, seen = fill(raw, where)
-        except Interrupted:
-            _stopped(save_unprepared(raw, out))
-        folder = new_folder(config, out)
-        say(f"{config.data.train[0]}: {reason}")
-        _follow(start(config, folder, stop, seen), folder)
-        _follow_seeds(folder, stop)
+        def gathered() -> tuple[dict[str, Any], str]:
+            raw, where = gather_settings(data, task, dev, settings)
+            if seeds is not None:
+                raw["train"] = {**raw.get("train", {}), "seeds": seeds}
+            if from_run is not None:
+                raw["start"] = {**raw.get("start", {}), "run": str(from_run)}
+            return raw, where
+
+        with meeting(stop) as world:
+            raw, where = agreed(world, gathered, lambda found: found[0]["data"].get("train"))
+            if world is not None and world.rank:
+                raise typer.Exit(follow(world, stop))
+            try:
+                with stop.interruptible():
+                    config, reason, seen = fill(raw, where)
+            except Interrupted:
+                _stopped(save_unprepared(raw, out))
+            folder = new_folder(config, out)
+            say(f"{config.data.train[0]}: {reason}")
+            _follow(start(config, folder, stop, seen), folder)
+            _follow_seeds(folder, stop)
 
 
 def resume(
@@ -65,13 +73,21 @@ def resume(
         from saccade.config import assign_text
         from saccade.runs.folder import flat, read_settings
         from saccade.training.session import resume as go_on
+        from saccade.training.together import agreed, follow, meeting
 
-        read_settings(run)  # is it a run at all?
-        raw: dict[str, Any] = {}
-        for setting in settings or []:
-            assign_text(raw, setting)
-        _follow(go_on(run, stop, flat(raw)), run)
-        _follow_seeds(run, stop, flat(raw))
+        def gathered() -> tuple[dict[str, Any], Any]:
+            then, _ = read_settings(run)  # is it a run at all?
+            raw: dict[str, Any] = {}
+            for setting in settings or []:
+                assign_text(raw, setting)
+            return raw, then
+
+        with meeting(stop) as world:
+            raw, _ = agreed(world, gathered, lambda found: None)
+            if world is not None and world.rank:
+                raise typer.Exit(follow(world, stop))
+            _follow(go_on(run, stop, flat(raw)), run)
+            _follow_seeds(run, stop, flat(raw))
 
 
 def _stopped(folder: Path) -> NoReturn:

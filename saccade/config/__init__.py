@@ -59,6 +59,7 @@ from saccade.config.objectives import (
     Unilm,
     Word2Vec,
 )
+from saccade.config.parallel import Parallel
 from saccade.config.readers import (
     Label,
     Media,
@@ -147,6 +148,7 @@ __all__ = [
     "Numbers",
     "Objective",
     "Output",
+    "Parallel",
     "PerToken",
     "PerWord",
     "Permuted",

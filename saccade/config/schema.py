@@ -27,6 +27,7 @@ from saccade.config.networks import (
     TransformerEncoder,
 )
 from saccade.config.objectives import Bidirectional, Word2Vec
+from saccade.config.parallel import Parallel
 from saccade.config.readers import NonNegative, Positive, PositiveFloat, Share, Strict
 from saccade.config.start import LowRank, Start
 from saccade.config.tasks import (
@@ -106,6 +107,7 @@ class Config(Strict):
     head: Head | None = None
     output: Output | None = None
     train: Train = Train()
+    parallel: Parallel = Parallel()
     decode: Decode = Beam()
 
     @model_validator(mode="after")

@@ -6,9 +6,9 @@ batches ahead of time nor their speed changes what is trained on.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
 
@@ -21,6 +21,7 @@ from saccade.data.corpora import AnyColumn, Array, Column, Corpus
 from saccade.data.media import Draw, Features
 from saccade.data.windows import Windows
 from saccade.errors import CheckpointError
+from saccade.nn.dropout import RowSlice
 from saccade.nn.padded import Padded
 
 BATCHES_AHEAD = 4  # for each worker
@@ -32,6 +33,7 @@ class Batch:
 
     sources: tuple[Padded, ...]
     target: Padded
+    part: RowSlice | None = None  # which rows of a whole these are, where not all were read
 
     def to(self, device: torch.device) -> "Batch":
         if self.target.values.device == device:
@@ -39,13 +41,13 @@ class Batch:
         return Batch(tuple(source.to(device) for source in self.sources), self.target.to(device))
 
     def rows(self, index: Int[Tensor, "n"]) -> "Batch":
-        """Some of the examples, as wide as the whole."""
+        """Some of the examples, as wide as the whole; `index` counts those that are here."""
         return Batch(tuple(s.rows(index) for s in self.sources), self.target.rows(index))
 
     @property
     def count(self) -> int:
-        """How many examples there are."""
-        return self.target.values.size(0)
+        """How many examples there are; of the whole, where these are a part of it."""
+        return self.target.values.size(0) if self.part is None else self.part.whole
 
     @property
     def width(self) -> int:
@@ -55,6 +57,8 @@ class Batch:
     @property
     def words(self) -> int:
         """How many words the sentence with the most has; 0 where words do not count."""
+        if self.part is not None:
+            return self.part.words
         found = [int(s.words.max()) + 1 for s in self.sources if s.words is not None]
         return max(found, default=0)
 
@@ -67,14 +71,38 @@ def collate(corpus: Corpus, rows: Array, draw: Draw | None = None) -> Batch:
     return Batch(sources, padded(corpus.target, rows))
 
 
-def padded(column: AnyColumn, rows: Array, draw: Draw | None = None) -> Padded:
-    """Some rows of a column as one tensor."""
+Split = Callable[[int], tuple[int, int]]  # of so many rows those that are wanted: from, up to
+
+
+def collate_part(corpus: Corpus, rows: Array, split: Split, draw: Draw | None = None) -> Batch:
+    """Some of the rows of a batch, ids as wide as in the whole; the others are not read.
+
+    Whoever is to have none of them has the first, with an empty slice.
+    """
+    first, last = split(len(rows))
+    some = rows[first:last] if last > first else rows[:1]
+    words = 0
+    sources: tuple[Padded, ...]
+    if isinstance(corpus.target, Windows):
+        sources, target = corpus.target.parts(some)
+    else:
+        widths = [c.longest(rows) if isinstance(c, Column) else 0 for c in corpus.columns]
+        pairs = zip(corpus.sources, widths[:-1], strict=True)
+        sources = tuple(padded(column, some, draw, width) for column, width in pairs)
+        target = padded(corpus.target, some, None, widths[-1])
+        columns = [column for column in corpus.sources if isinstance(column, Column)]
+        words = max((column.most_words(rows) for column in columns), default=0)
+    return Batch(sources, target, RowSlice(first, last, len(rows), words))
+
+
+def padded(column: AnyColumn, rows: Array, draw: Draw | None = None, width: int = 0) -> Padded:
+    """Some rows of a column as one tensor; ids have this width, or that of the longest."""
     if not isinstance(column, Column):
         assert isinstance(column, Features)
         return column.padded(rows, draw)
     starts = column.starts[rows]
     lengths = column.starts[rows + 1] - starts
-    places = np.arange(lengths.max())
+    places = np.arange(width or lengths.max())
     index = np.minimum(starts[:, None] + places, len(column.ids) - 1)
     real = places < lengths[:, None]
     values = np.where(real, column.ids[index], column.pad).astype(np.int64)
@@ -110,6 +138,10 @@ class Epoch:
     def __iter__(self) -> Iterator[Batch]:
         return (self[i] for i in range(len(self)))
 
+    def part(self, i: int, split: Split) -> Batch:
+        """Some rows of a batch."""
+        return collate_part(self.corpus, self.plan[i], split, self.draw)
+
     def examples(self, i: int) -> list[int]:
         """Which examples of the corpus a batch is made of."""
         return [int(row) for row in self.plan[i]]
@@ -130,7 +162,7 @@ def in_order(corpus: Corpus, batch_tokens: int, rows: int | None = None) -> Epoc
 def by_length(corpus: Corpus, batch_tokens: int, order: Array) -> list[Array]:
     """Batches of like lengths within a budget of padded tokens; `order` breaks the ties."""
     lengths = [column.lengths[order] for column in corpus.columns]
-    rank = np.lexsort(lengths[::-1])  # by the first source; stable: ties stay in the given order
+    rank = sorted_by(lengths)  # by the first source; stable: ties stay in the given order
     order, lengths = order[rank], [length[rank] for length in lengths]
     batches, start = [], 0
     while start < len(order):
@@ -145,6 +177,19 @@ def by_length(corpus: Corpus, batch_tokens: int, order: Array) -> list[Array]:
         batches.append(order[start : start + size])
         start += size
     return batches
+
+
+def sorted_by(keys: Sequence[Array]) -> Array:
+    """The order by the first key, then by the second ...; stable, as numpy's lexsort.
+
+    Lengths are small: numbers of 16 bits are sorted by their digits, in a time that is linear.
+    """
+    if any(key.max(initial=0) >= 1 << 16 for key in keys):
+        return np.lexsort(tuple(keys)[::-1])
+    order = np.argsort(keys[-1].astype(np.uint16), kind="stable")
+    for key in reversed(keys[:-1]):
+        order = order[np.argsort(key.astype(np.uint16)[order], kind="stable")]
+    return order
 
 
 @dataclass(frozen=True)
@@ -171,11 +216,21 @@ class Stream:
 
     def __getitem__(self, i: int) -> Batch:
         """Inputs and targets as one padded target: column t + 1 is what follows column t."""
-        rows = [self.ids[a : b + 1] for a, b in zip(*self.spans(i), strict=True)]
-        values = np.full((len(rows), max(len(row) for row in rows)), self.pad, np.int64)
+        return replace(self.part(i, lambda rows: (0, rows)), part=None)
+
+    def part(self, i: int, split: Split) -> Batch:
+        """Some rows of a batch, as wide as the whole."""
+        starts, stops = self.spans(i)
+        stops = np.minimum(stops + 1, len(self.ids))
+        first, last = split(len(starts))
+        some = slice(first, last) if last > first else slice(1)
+        rows = [self.ids[a:b] for a, b in zip(starts[some], stops[some], strict=True)]
+        width = int(np.maximum(stops - starts, 0).max())
+        values = np.full((len(rows), width), self.pad, np.int64)
         for b, row in enumerate(rows):
             values[b, : len(row)] = row
-        return Batch((), Padded(torch.from_numpy(values), torch.tensor([len(r) for r in rows])))
+        target = Padded(torch.from_numpy(values), torch.tensor([len(r) for r in rows]))
+        return Batch((), target, RowSlice(first, last, len(starts)))
 
     def spans(self, i: int) -> tuple[Array, Array]:
         """Where in the text the rows of a batch start and stop."""
@@ -209,8 +264,11 @@ class Stream:
 class Loader:
     """The batches of every epoch, by number, made ahead of time by threads if there are any."""
 
-    def __init__(self, epoch: Callable[[int], Batches], workers: int = 0):
-        self.make_epoch, self.workers = epoch, workers
+    def __init__(
+        self, epoch: Callable[[int], Batches], workers: int = 0, split: Split | None = None
+    ):
+        """With a `split` only those rows of a batch are read, where that is possible."""
+        self.make_epoch, self.workers, self.split = epoch, workers, split
         self.pool = ThreadPoolExecutor(workers, "loader") if workers else None
         self.number, self.current = -1, None  # type: int, Batches | None
         self.coming: Future[Batches] | None = None  # the next epoch's
@@ -233,14 +291,19 @@ class Loader:
             raise CheckpointError(f"the checkpoint is at batch {start} of {len(epoch)}: train anew")
         stop = min(start + count, len(epoch))
         if self.pool is None:
-            return [epoch[i] for i in range(start, stop)]
+            return [self.make(epoch, i) for i in range(start, stop)]
         if self.ahead and self.ahead[0][:2] != (number, start):
             self.ahead.clear()
         first = self.ahead[-1][1] + 1 if self.ahead else start
         last = min(max(stop, start + BATCHES_AHEAD * self.workers), len(epoch))
         for i in range(first, last):
-            self.ahead.append((number, i, self.pool.submit(epoch.__getitem__, i)))
+            self.ahead.append((number, i, self.pool.submit(self.make, epoch, i)))
         return [self.ahead.popleft()[2].result() for _ in range(start, stop)]
+
+    def make(self, epoch: Batches, i: int) -> Batch:
+        if self.split is None or not isinstance(epoch, Epoch | Stream):
+            return epoch[i]
+        return epoch.part(i, self.split)
 
     def close(self) -> None:
         if self.pool:

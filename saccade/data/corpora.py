@@ -53,6 +53,17 @@ class Column:
     def lengths(self) -> Array:
         return np.diff(self.starts)
 
+    def longest(self, rows: Array) -> int:
+        """The length of the longest of these rows."""
+        return int((self.starts[rows + 1] - self.starts[rows]).max())
+
+    def most_words(self, rows: Array) -> int:
+        """How many words the row with the most has, of these; 0 where words do not count."""
+        if self.words is None:
+            return 0
+        spans = zip(self.starts[rows], self.starts[rows + 1], strict=True)
+        return max((int(self.words[a:b].max(initial=-1)) + 1 for a, b in spans), default=0)
+
     def __getitem__(self, row: int) -> list[int]:
         return list(self.ids[self.starts[row] : self.starts[row + 1]].tolist())
 

@@ -25,9 +25,11 @@ from saccade.data.lines import (
     FileError,
     cells_of,
     counted,
+    files_of,
     json_object,
     lines_of,
     listed,
+    without_compression,
 )
 from saccade.data.memory import Memory
 from saccade.data.tables import SEPARATORS, has_header, is_quoted, records, separator_of
@@ -112,6 +114,7 @@ def _open_layout(
         return _memory_layout(names, data, kind, labelled)
     if not names:
         raise FileError("missing-file", "data", "no file was given")
+    names = files_of(names)[0]  # of many that are alike, the first
     target_type = c.TASKS[kind].target_type if kind else None
     sample = cache(_sample)  # a file is opened once
     form = data.format
@@ -275,10 +278,10 @@ def _format(
     """The format, by the file's name, or else by its first lines."""
     if len(names) > 1:
         tables = (".tsv", ".csv", ".jsonl")
-        if all(name.removesuffix(".gz").endswith(tables) for name in names):
+        if all(without_compression(name).endswith(tables) for name in names):
             raise FileError("files", names[1], "each file has source and target already")
         return "lines"
-    name = names[0].removesuffix(".gz")
+    name = without_compression(names[0])
     lines = [line for line in sample(names[0]) if line[:1] != "#" or "\t" in line]
     full = [line for line in lines if line.strip()]
     if name.endswith((".jsonl", ".ndjson")) or (

@@ -6,18 +6,27 @@ memory does not grow with the file.
 
 import codecs
 import contextlib
+import glob
 import gzip
 import io
+import itertools
 import json
 import sys
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, BinaryIO, TypeAlias
 
 from saccade.errors import DataError
 
+try:
+    import zstandard
+except ImportError:  # an extra
+    zstandard = None  # type: ignore[assignment]
+ZstdError: type[Exception] = LookupError if zstandard is None else zstandard.ZstdError
+
+GZIP_MAGIC, ZSTD_MAGIC = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 BLOCK_BYTES = 1 << 20  # read at once
 MAX_LINE_BYTES = 1 << 27  # else a device without an end would be one line
 SHOWN_CHARACTERS = 80  # of a line, that a defect keeps
@@ -128,17 +137,20 @@ def place(name: str, line: int = 0) -> str:
     return f"{name}:{line}" if line else name
 
 
-def lines_of(name: str, stream: io.RawIOBase | None = None) -> Iterator[str | Defect]:
-    """One item for every line of a file (or of `stream`): its text, or what is wrong with it."""
-    number = 0
+def lines_of(
+    name: str, stream: io.RawIOBase | None = None, number: int = 0
+) -> Iterator[str | Defect]:
+    """One item for every line of a file (or of `stream`): its text, or what is wrong with it.
+
+    Before the first there are `number` others.
+    """
     try:
         with contextlib.ExitStack() as stack:
             opened = io.FileIO(name) if stream is None else stream
             file: "io.BufferedReader[Any]" = stack.enter_context(
                 io.BufferedReader(opened, BLOCK_BYTES)
             )
-            if name.endswith(".gz") or file.peek(2)[:2] == b"\x1f\x8b":
-                inside = stack.enter_context(gzip.GzipFile(fileobj=file))
+            if (inside := _decompressed(name, file)) is not None:
                 file = stack.enter_context(io.BufferedReader(inside, BLOCK_BYTES))
             for block in _whole_lines(file):
                 block = block if number else block.removeprefix(codecs.BOM_UTF8)
@@ -152,6 +164,9 @@ def lines_of(name: str, stream: io.RawIOBase | None = None) -> Iterator[str | De
     except (gzip.BadGzipFile, EOFError, zlib.error):
         message = f"damaged gzip file, readable up to line {number}"
         raise FileError("gzip", name, message) from None
+    except ZstdError:
+        message = f"damaged zstd file, readable up to line {number}"
+        raise FileError("gzip", name, message) from None
     except FileNotFoundError:
         raise FileError("missing-file", name, "no such file") from None
     except LineTooLongError:
@@ -159,6 +174,23 @@ def lines_of(name: str, stream: io.RawIOBase | None = None) -> Iterator[str | De
         raise FileError("long-line", name, message, number + 1) from None
     except OSError as error:
         raise FileError("unreadable", name, (error.strerror or str(error)).lower()) from None
+
+
+def _decompressed(name: str, file: "io.BufferedReader[Any]") -> Any:
+    """What is in a compressed file, by its name or its first bytes; None if it is not one."""
+    head = file.peek(4)[:4]
+    if name.endswith(".gz") or head[:2] == GZIP_MAGIC:
+        return gzip.GzipFile(fileobj=file)
+    if name.endswith(".zst") or head == ZSTD_MAGIC:
+        if zstandard is None:
+            raise FileError("unreadable", name, "zstd needs a package: pip install 'saccade[zstd]'")
+        return zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)
+    return None
+
+
+def without_compression(name: str) -> str:
+    """A file's name as it would be if it were not compressed."""
+    return name.removesuffix(".gz").removesuffix(".zst")
 
 
 def _whole_lines(file: "io.BufferedReader[Any]") -> Iterator[bytes]:
@@ -234,14 +266,121 @@ def counted(number: int, thing: str) -> str:
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
-def input_lines(path: Path | None) -> Iterator[str]:
-    """The lines of a file or of standard input, one at a time, read as training files are."""
+def input_lines(
+    path: Path | None, stream: io.RawIOBase | None = None, number: int = 0
+) -> Iterator[str]:
+    """The lines of a file or of standard input, one at a time, read as training files are.
+
+    A `stream` may stand for a part of the file, before which there are `number` lines.
+    """
     standard = path is None or str(path) == "-"
-    stream = io.FileIO(sys.stdin.fileno(), closefd=False) if standard else None
+    stream = io.FileIO(sys.stdin.fileno(), closefd=False) if standard else stream
     try:
-        for row in lines_of("standard input" if standard else str(path), stream):
+        for row in lines_of("standard input" if standard else str(path), stream, number):
             if isinstance(row, Defect):
                 raise DataError(str(row))
             yield row
     except FileError as error:
         raise DataError(str(error.defect)) from None
+
+
+# --- several files, and a part of one -------------------------------------------------------------
+
+
+def files_of(names: list[str]) -> list[list[str]]:
+    """The files that patterns like corpus/*.tsv.gz stand for, which are read one after the other.
+
+    Of two names, as of a source and a target, each is a pattern of as many.
+    """
+    found = [_matching(name) for name in names]
+    if len({len(some) for some in found}) > 1:
+        counts = ", ".join(
+            f"{len(some)} for {name}" for name, some in zip(names, found, strict=True)
+        )
+        raise FileError("files", names[0], f"patterns that stand for unequal numbers: {counts}")
+    return [list(part) for part in zip(*found, strict=True)]
+
+
+def _matching(name: str) -> list[str]:
+    if not glob.has_magic(name) or Path(name).exists():
+        return [name]
+    found = sorted(path for path in glob.glob(name, recursive=True) if Path(path).is_file())
+    if not found:
+        raise FileError("missing-file", name, "no file has such a name")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One of several parts of a file, which together are all of it, in order."""
+
+    number: int  # from 0
+    count: int
+
+    @classmethod
+    def parse(cls, text: str) -> "Part":
+        """What a user writes as 1/4, 2/4, ...; DataError if it is anything else."""
+        first, _, second = text.partition("/")
+        if not (first.isdecimal() and second.isdecimal() and 1 <= int(first) <= int(second)):
+            raise DataError(f"{text}: a part is written as in 1/4, 2/4, 3/4 and 4/4")
+        return cls(int(first) - 1, int(second))
+
+
+def part_of_lines(path: Path, part: Part) -> tuple[int, Iterator[str]]:
+    """How many lines are before a part of a file, and its lines; no other is decoded."""
+    with path.open("rb") as file:
+        compressed = _decompressed(str(path), file) is not None
+    if compressed:  # it has to be read from its beginning
+        total = sum(1 for _ in input_lines(path))
+        first, last = (total * n // part.count for n in (part.number, part.number + 1))
+        return first, itertools.islice(input_lines(path), first, last)
+    with path.open("rb") as file:
+        size = file.seek(0, io.SEEK_END)
+        start, end = (
+            _line_start(file, size * n // part.count, size) for n in (part.number, part.number + 1)
+        )
+        before = _newlines(file, start)
+        file.seek(max(0, start - 1))
+        before += start > 0 and file.read(1) != b"\n"  # after a last line that has no end
+    return before, input_lines(path, _Limited(str(path), start, end), before)
+
+
+def _line_start(file: BinaryIO, at: int, size: int) -> int:
+    """Where the first line begins that does not begin before a byte."""
+    if at in (0, size):
+        return at
+    file.seek(at - 1)
+    while block := file.read(BLOCK_BYTES):
+        if (end := block.find(b"\n")) >= 0:
+            return file.tell() - len(block) + end + 1
+    return size
+
+
+def _newlines(file: BinaryIO, end: int) -> int:
+    """How many lines end before a byte."""
+    file.seek(0)
+    count = 0
+    while end > 0 and (block := file.read(min(BLOCK_BYTES, end))):
+        count += block.count(b"\n")
+        end -= len(block)
+    return count
+
+
+class _Limited(io.RawIOBase):
+    """The bytes of a file from one place to another."""
+
+    def __init__(self, name: str, start: int, end: int):
+        self.file, self.left = io.FileIO(name), end - start
+        self.file.seek(start)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        read = self.file.readinto(memoryview(buffer)[: self.left])
+        self.left -= read or 0
+        return read or 0
+
+    def close(self) -> None:
+        self.file.close()
+        super().close()

@@ -25,6 +25,7 @@ from saccade.data.lines import (
     cells_of,
     counted,
     defect_at,
+    files_of,
     json_object,
     labels_of,
     lines_of,
@@ -50,15 +51,19 @@ def read(
     paths: Sequence[str | Path] | Memory, data: c.Data, task_kind: str, *, labelled: bool = True
 ) -> Rows:
     """Every example and every defect, in order. Unlabelled rows may hold the sources alone."""
-    names = paths if isinstance(paths, Memory) else [str(path) for path in paths]
     target_type = c.TASKS[task_kind].target_type
     labelled = labelled and target_type != "none"
     try:
-        data = layout_of(names, data, task_kind, labelled).fill(data)
-        if isinstance(names, Memory):
-            rows, name = _memory(names, data, target_type, labelled), ""
+        if isinstance(paths, Memory):
+            data = layout_of(paths, data, task_kind, labelled).fill(data)
+            rows, name = _memory(paths, data, target_type, labelled), ""
         else:
-            rows, name = READERS[data.format](names, data, target_type, labelled), names[0]
+            parts = files_of([str(path) for path in paths]) or [[]]
+            data = layout_of(parts[0], data, task_kind, labelled).fill(data)
+            reader, name = READERS[data.format], parts[0][0]
+            rows = itertools.chain.from_iterable(
+                reader(part, data, target_type, labelled) for part in parts
+            )
         first = next(rows, None)
         if first is None:
             raise FileError("empty-file", name, "no examples")

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from saccade.errors import TrainingError
 
@@ -33,6 +33,15 @@ class Ranks:
     """This process among those that share each batch; alone, it has nobody to wait for."""
 
     rank, size = 0, 1
+    lockstep = False  # whether all do each forward pass together, and so as many of them
+    together = False  # whether all evaluate, and stop between two steps alone
+    stopping = False  # whether any of them was asked to stop
+    parameters: Sequence[Tensor] = ()  # whose gradients are added up
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether this process needs the weights that predict."""
+        return self.rank == 0
 
     def part(self, rows: int) -> tuple[int, int]:
         """Which rows of a batch are this rank's: the first, and the one after the last."""
@@ -49,6 +58,13 @@ class Ranks:
     def add(self, gradients: Sequence[Tensor | None], note: Any) -> list[Any]:
         """Sum gradients over all ranks, in place; and every rank's note."""
         return self.exchange(note)
+
+    def sync(self, network: nn.Module, last: bool) -> None:
+        """Say whether the next backward pass is the last of a step."""
+
+    def norm(self, gradients: Sequence[Tensor]) -> Tensor:
+        """The norm of all gradients together."""
+        return torch.nn.utils.get_total_norm(gradients)
 
     @contextmanager
     def all_threads(self) -> Iterator[None]:
@@ -213,6 +229,44 @@ def end_with_parent() -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
+
+
+def local(tensor: Tensor) -> Tensor:
+    """The part of a tensor that is here: all of it, unless it is one of torch's DTensors."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """All of a tensor, wherever its parts are: for all processes at once."""
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+
+
+def spread(part: Tensor, like: Tensor) -> Tensor:
+    """A tensor of which this process has `part`, as of another one; the memory is the same."""
+    if not hasattr(like, "to_local"):
+        return part
+    from torch.distributed.tensor import DTensor
+
+    assert isinstance(like, DTensor)
+    shape: Any = {"shape": like.shape, "stride": like.stride()}
+    return DTensor.from_local(part, like.device_mesh, like.placements, run_check=False, **shape)
+
+
+@torch.no_grad()
+def put(into: Tensor, found: Tensor) -> None:
+    """Copy a whole tensor into one that may be a part of it; without the others."""
+    if hasattr(into, "to_local"):
+        from torch.distributed.tensor import DTensor, distribute_tensor
+
+        assert isinstance(into, DTensor)
+        found = found.to(into.device, into.dtype)
+        found = distribute_tensor(found, into.device_mesh, into.placements, src_data_rank=None)
+    into.copy_(found)
+
+
+def is_sharded(network: nn.Module) -> bool:
+    """Whether weights are in parts in several processes, to be gathered where they are used."""
+    return hasattr(network, "unshard")  # of torch's FSDPModule, which takes a while to import
 
 
 def possible() -> bool:

@@ -9,10 +9,11 @@ from typing import Any
 import torch
 
 from saccade import config as c
+from saccade.data.parallel import cores
 from saccade.engines.ctranslate2 import CTranslate2Engine
 from saccade.engines.export import why_not
 from saccade.engines.local import Engine, LocalEngine, Pending
-from saccade.engines.processes import ProcessEngine, cores
+from saccade.engines.processes import ProcessEngine
 from saccade.errors import ConfigError
 from saccade.nn.packed import packed, quantised
 from saccade.nn.watch import watched

@@ -151,13 +151,6 @@ def _share_heavy_parts(one: Request, other: Request) -> bool:
     return models and one.permitted is other.permitted
 
 
-def cores() -> int:
-    """The cores that this process may use; where the system does not tell, all there are."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 _mine: tuple[Any, ...] = ()  # of a worker: what `_begin` was given, which it was forked with
 
 

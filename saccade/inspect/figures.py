@@ -234,12 +234,14 @@ def _flow(views: list[View], titles: list[str] | None = None) -> Any:
     titles = titles or ["" for _ in views]
     maps = [view for view in views if view["states"] is not None]
     rows = 2 if maps else 1
-    figure = new_figure(3.6 * max(2, len(views)), 2.9 * rows)
+    figure = new_figure(max(7.0, 2.9 * len(views)), 2.6 * rows)
+    every = [max(x or 0.0, 1e-12) for view in views for x in view["inputs"]]
     grid = figure.add_gridspec(rows, 2 * len(views))
     for i, (view, title) in enumerate(zip(views, titles, strict=True)):
         axes = figure.add_subplot(grid[0, 2 * i : 2 * i + 2])
         inputs = np.array(view["inputs"], float)
         axes.semilogy(range(len(inputs)), np.maximum(inputs, 1e-12), color=BLUE)
+        axes.set_ylim(min(every) / 2, max(every) * 2)
         axes.set_xlabel("position i", fontsize="small")
         axes.set_ylabel("|dL/dx_i|", fontsize="small")
         axes.set_title(title, fontsize="medium")

@@ -128,7 +128,8 @@ def state_gradients(
         probes = torch.linalg.qr(noise)[0].T
     probes = probes.to(inputs)
     K = len(probes)
-    rows = sorted({round(i * (T - 1) / max(1, min(T, MAX_ROWS) - 1)) for i in range(MAX_ROWS)})
+    count = min(T, MAX_ROWS)
+    rows = sorted({round(i * (T - 1) / max(1, count - 1)) for i in range(count)})
     norms = torch.zeros(len(rows), T)
     with torch.inference_mode(False), torch.enable_grad(), differentiable():
         columns = inputs.clone().unbind(1)

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -17,6 +16,7 @@ from saccade.inspect.packing import bytes_of, matrix, number, numbers
 from saccade.models.decoders import Decoder
 from saccade.models.heads import Pooled
 from saccade.nn.attention import Attention, CrossAttention, SelfAttention
+from saccade.nn.edits import Edits
 from saccade.nn.watch import over_time, watch
 
 Type = Literal["self", "cross", "recurrent", "pool"]
@@ -58,11 +58,17 @@ class AttentionMaps:
     modules: list[Module]
     summary: list[dict[str, Any]]  # for JSON
 
-    def view(self, layer: int | None = None, head: int | None = None) -> dict[str, Any]:
+    def view(
+        self, layer: int | None = None, head: int | None = None, thumbs: bool = True
+    ) -> dict[str, Any]:
         """One map: of a module and a head; without, the mean of those to the source, or the last.
 
-        Coverage is how much attention each column has got, of all rows.
+        Coverage is how much attention each column has got, of all rows. Without `thumbs` the small
+        pictures of all heads are left out.
         """
+        modules = self.summary
+        if not thumbs:
+            modules = [{k: v for k, v in one.items() if k != "thumbs"} for one in modules]
         shown = self.map(layer, head)
         return {
             "kind": "attention",
@@ -70,7 +76,7 @@ class AttentionMaps:
             "target": self.target,
             "read": self.read,
             "text": self.text,
-            "modules": self.summary,
+            "modules": modules,
             "layer": layer,
             "head": head,
             "rows": self._shown(layer).rows,
@@ -107,14 +113,14 @@ def attention_maps(case: Case, ablate: bool = False) -> AttentionMaps:
         raise ConfigError("this network has no attention: there is nothing to draw")
     cells = sum(call.numel() for calls in found.values() for call in calls)
     dtype = torch.float32 if cells <= MAX_FLOAT_CELLS else torch.float16
-    modules = []
-    for path, calls in found.items():
-        weights = over_time(calls)[0].to("cpu", dtype)  # (T, S) or (H, T, S)
+    modules: list[Module] = []
+    summary: list[dict[str, Any]] = []
+    while found:
+        path = next(iter(found))
+        weights = over_time(found.pop(path))[0].float().cpu()  # (T, S) or (H, T, S)
         weights = weights if weights.dim() == 3 else weights[None]
-        modules.append(placed(case, path, weights))
-    source = source_names(case, modules)
-    summary = []
-    for number_, module in enumerate(modules):
+        module = placed(case, path, weights.to(dtype))
+        modules.append(module)
         summary.append(
             {
                 "path": module.path,
@@ -125,12 +131,13 @@ def attention_maps(case: Case, ablate: bool = False) -> AttentionMaps:
                 "column_start": module.column_start,
                 "shape": list(module.maps.shape[1:]),
                 "heads": len(module.maps),
-                "entropy": numbers(entropy(module.maps)),
-                "thumbs": [bytes_of(thumb) for thumb in thumbs(module.maps)],
+                "entropy": numbers(entropy(weights)),
+                "thumbs": [bytes_of(thumb) for thumb in thumbs(weights)],
             }
         )
         if ablate:
-            summary[number_]["importance"] = importance(case, module)
+            summary[-1]["importance"] = importance(case, module)
+    source = source_names(case, modules)
     target = case.said if any(m.rows in ("target", "output") for m in modules) else []
     return AttentionMaps(source, target, case.read, case.text, modules, summary)
 
@@ -144,7 +151,7 @@ def placed(case: Case, path: str, maps: Float[Tensor, "H T S"]) -> Module:
     match module:
         case CrossAttention():
             return Module(path, "cross", "target", "source", 0, 0, maps)
-        case Attention():
+        case Attention() | Edits():
             return Module(path, "recurrent", "target", "source", 0, 0, maps)
         case SelfAttention() if in_decoder(case.network, path):
             return Module(path, "self", "target", "read", 0, 0, maps)
@@ -174,15 +181,15 @@ def source_names(case: Case, modules: list[Module]) -> list[str]:
 
 def entropy(maps: Float[Tensor, "H T S"]) -> Float[Tensor, "H"]:
     """How spread out a head's attention is, the mean over its rows, in nats: 0 is on one column."""
-    weights = maps.float()
-    return -torch.xlogy(weights, weights).sum(-1).mean(-1)
+    logs = maps.clamp(min=1e-30).log_()
+    return -torch.einsum("hts,hts->h", maps, logs) / maps.size(1)
 
 
 def thumbs(maps: Float[Tensor, "H T S"]) -> Float[Tensor, "H t s"]:
     """The maps made small, by means."""
     T, S = maps.shape[1:]
     size = min(T, THUMB), min(S, THUMB)
-    return F.adaptive_avg_pool2d(maps.float()[None], size)[0]
+    return F.adaptive_avg_pool2d(maps[None], size)[0]
 
 
 # --- ablation -------------------------------------------------------------------------------------
@@ -225,6 +232,8 @@ def without(attention: nn.Module, heads: list[int], of: int) -> Iterator[None]:
                 stack.callback(attention.out.register_forward_pre_hook(muted).remove)
             case Pooled():
                 stack.callback(attention.score.register_forward_hook(nothing).remove)
+            case Edits():  # which passes over the source all the same, and sees nothing there
+                stack.callback(attention.key.register_forward_hook(nothing).remove)
             case _:
-                stack.callback(attention.register_forward_hook(partial(nothing)).remove)
+                stack.callback(attention.register_forward_hook(nothing).remove)
         yield

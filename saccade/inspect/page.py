@@ -20,6 +20,7 @@ from saccade.inspect.packing import unpacked
 View = dict[str, Any]
 MAX_CELLS = 4096  # of a matrix whose cells can be pointed at; a larger one is a picture
 MAX_NODES = 3000
+MOST_SURPRISED = 10.0  # nats, from which on tokens are equally dark
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 STYLE = Path(__file__).with_name("page.css")
 
@@ -60,8 +61,12 @@ def show(text: str) -> str:
 
     Characters that no page can hold have a picture, or their number.
     """
-    safe = "".join(_visible(char) for char in str(text))
-    return f"<bdi>{escape(safe)}</bdi>" if safe else "<bdi>␣</bdi>"
+    return f"<bdi>{escaped(text) or '␣'}</bdi>"
+
+
+def escaped(text: str) -> str:
+    """Text for an attribute, or where no tag may stand."""
+    return escape("".join(map(_visible, str(text))))
 
 
 def _visible(char: str) -> str:
@@ -173,7 +178,7 @@ def coloured(names: Iterable[str], values: Iterable[float], titles: Iterable[str
     values = list(values)
     most = max(map(abs, values), default=0.0) or 1.0
     spans = (
-        f'<span style="--w:{0.85 * abs(value) / most:.3f}" title="{escape(title)}"'
+        f'<span style="--w:{0.85 * abs(value) / most:.3f}" title="{escaped(title)}"'
         f"{_minus(value)}>{token(name)}</span>"
         for name, value, title in zip(names, values, titles, strict=True)
     )
@@ -218,18 +223,18 @@ def lines_of(
         colour = f"hsl({(210 + 137 * number) % 360} 65% 50%)"
         drawn.append(
             f'<polyline points="{" ".join(there)}" fill="none" stroke="{colour}">'
-            f"<title>{escape(name)}</title></polyline>"
+            f"<title>{escaped(name)}</title></polyline>"
         )
         if len(curves) > 1:
             drawn.append(
                 f'<text x="{wide + 6}" y="{20 + 14 * number}" style="fill:{colour}">'
-                f"{escape(name[:24])}</text>"
+                f"{escaped(name[:24])}</text>"
             )
     axis = f'<text x="0" y="16">{high:.4g}</text><text x="0" y="{tall - 18}">{low:.4g}</text>'
     axis += f'<text x="40" y="{tall - 2}">{left:g}</text>'
     axis += f'<text x="{wide - 10}" y="{tall - 2}" text-anchor="end">{right:g}</text>'
     size = f'viewBox="0 0 {wide + 160} {tall}" width="{wide + 160}"'
-    return f'<p>{escape(label)}</p><svg {size} role="img">{axis}{"".join(drawn)}</svg>'
+    return f'<p>{escaped(label)}</p><svg {size} role="img">{axis}{"".join(drawn)}</svg>'
 
 
 # --- views ----------------------------------------------------------------------------------------
@@ -244,14 +249,14 @@ def _attention(view: View) -> str:
         columns = columns[module["column_start"] :][: module["shape"][1]]
     what = "mean" if module is None else module["path"]
     head = "" if view["head"] is None else f", head {view['head']}"
-    parts = [f"<p>{show(view['text'])} <span class=faint>{escape(what + head)}</span></p>"]
-    parts.append(heat(unpacked(view["map"]), rows, columns, 1.0))
+    parts = [f"<p>{show(view['text'])} <span class=faint>{escaped(what + head)}</span></p>"]
+    parts.append(heat(unpacked(view["map"]), rows, columns))
     parts.append("<p>Coverage: how much attention each column gets.</p>")
     given = [x or 0.0 for x in view["coverage"]]
     parts.append(coloured(columns, given, (f"{x:.3f}" for x in given)))
     for number, one in enumerate(view["modules"]):
         parts.append(
-            f"<p>{number}: {escape(one['path'])} <span class=faint>{one['type']}, "
+            f"<p>{number}: {escaped(one['path'])} <span class=faint>{one['type']}, "
             f"{one['rows']} to {one['columns']}</span></p>"
         )
         cards = []
@@ -286,8 +291,8 @@ def _tree(view: View) -> str:
         pruned = node["fate"] in ("outside the beam", "could not win", "enough had ended")
         kind = "best" if i in best else "pruned" if pruned else ""
         score = "" if node["score"] is None else f"{node['score']:.4f}"
-        text = f"{token(node['token'])} {score} <span class=faint>{escape(node['fate'])}</span>"
-        title = escape(node["why"])
+        text = f"{token(node['token'])} {score} <span class=faint>{escaped(node['fate'])}</span>"
+        title = escaped(node["why"])
         written += 1
         if written > MAX_NODES:
             parts.append(f"<p class=faint>{len(nodes) - MAX_NODES:,} more nodes</p>")
@@ -310,7 +315,8 @@ def _tokens(view: View) -> str:
     values = [-(one["log_p"] or 0.0) for one in said]
     titles = [f"surprisal {value:.3f} nats" for value in values]
     parts = [f"<p>log p {view['score']:.4f}; darker tokens surprise the model more.</p>"]
-    parts.append(coloured((one["text"] for one in said), values, titles))
+    shades = [min(value, MOST_SURPRISED) for value in values]
+    parts.append(coloured((one["text"] for one in said), shades, titles))
     rows = []
     for one in said:
         others = " ".join(
@@ -328,7 +334,7 @@ def _saliency(view: View) -> str:
     said = view["text"] if view["position"] is None else view["target"][view["position"]]
     error = view.get("completeness_error")
     note = "" if error is None else f"; completeness error {error:.2g}"
-    head = f"<p>{escape(view['method'])}, for {show(said)}: {escape(view['explains'])} "
+    head = f"<p>{escaped(view['method'])}, for {show(said)}: {escaped(view['explains'])} "
     head += f"{view['value']:.4g}{note}. Blue speaks for it, red against.</p>"
     titles = [f"{x:.4f}" for x in scores]
     rows = zip(view["tokens"], scores, strict=True)
@@ -365,7 +371,7 @@ def _flow(view: View) -> str:
 
 
 def _positions(view: View) -> str:
-    parts = [f"<p>{escape(view['type'])} positions, {escape(view['module'])}</p>"]
+    parts = [f"<p>{escaped(view['type'])} positions, {escaped(view['module'])}</p>"]
     for name in ("matrix", "gram"):
         values = unpacked(view[name])
         top = float(np.abs(values).max()) or 1.0
@@ -382,7 +388,7 @@ def _embeddings(view: View) -> str:
     texts = []
     for p in points:
         x, y = 10 + (p["x"] - min(xs)) / wide * 700, 12 + (p["y"] - min(ys)) / tall * 500
-        name = escape("".join(map(_visible, p["text"])))
+        name = escaped(p["text"])
         texts.append(f'<text x="{x:.1f}" y="{y:.1f}">{name}</text>')
     return near + f'<svg viewBox="0 0 780 525" width="780" role="img">{"".join(texts)}</svg>'
 
@@ -396,7 +402,7 @@ def _caption(view: View) -> str:
         pixels = np.zeros((*values.shape, 4), np.uint8)
         pixels[..., 3] = (dark * 200).round()
         found.append(
-            f'<figure><div class="caption"><img alt="" src="{escape(size["url"])}">'
+            f'<figure><div class="caption"><img alt="" src="{escaped(size["url"])}">'
             f'<img class="light" alt="" src="{png(pixels)}"></div>'
             f"<figcaption>{show(word)}</figcaption></figure>"
         )

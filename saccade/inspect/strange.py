@@ -100,14 +100,11 @@ def signs(source: Sequence[str], text: str, usual: float) -> list[str]:
 def loops(words: Sequence[str]) -> bool:
     """Whether some words come again and again, one after the other."""
     for size in range(1, LONGEST_LOOP + 1):
-        times = 1
-        for i in range(size, len(words) - size + 1, 1):
-            if words[i : i + size] == words[i - size : i]:
-                times += 1
-                if times >= size * (LOOPS - 1) + 1:
-                    return True
-            else:
-                times = 1
+        same = 0  # words in a row that are those of `size` before
+        for i in range(size, len(words)):
+            same = same + 1 if words[i] == words[i - size] else 0
+            if same >= size * (LOOPS - 1):
+                return True
     return False
 
 

@@ -94,7 +94,7 @@ def _attention(view: View) -> list[str]:
     rows = names.get(view["rows"], [view["text"]])
     lines = [
         one_line(view["text"]),
-        *shaded(unpacked(view["map"]), rows, names[view["columns"]], 1),
+        *shaded(unpacked(view["map"]), rows, names[view["columns"]]),
     ]
     lines.append("")
     for number, module in enumerate(view["modules"]):

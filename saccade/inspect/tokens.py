@@ -107,7 +107,11 @@ def listed(
 
 
 def prefixes(output: Tokenizer, ids: Sequence[int], said: list[dict[str, Any]]) -> None:
-    """Beside each token and alternative the text with which an output begins that has it there."""
+    """Beside each token and alternative the text with which an output begins that has it there.
+
+    What ends an output has none.
+    """
+    end = output.specials.eos
     if len(ids) > MAX_PREFIXES:
         return
     rows = []
@@ -115,10 +119,12 @@ def prefixes(output: Tokenizer, ids: Sequence[int], said: list[dict[str, Any]]) 
         rows.append([*ids[: t + 1]])
         rows += [[*ids[:t], other["id"]] for other in one["alternatives"]]
     texts = iter(output.decode(rows))
-    for one in said:
-        one["prefix"] = next(texts)
+    for one, i in zip(said, ids, strict=True):
+        text = next(texts)
+        one["prefix"] = None if i == end else text
         for other in one["alternatives"]:
-            other["prefix"] = next(texts)
+            text = next(texts)
+            other["prefix"] = None if other["id"] == end else text
 
 
 def _blanks(run: Run, task: Fill, item: Item, target: str, count: int) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from saccade.models.decoders import RecurrentDecoder
 from saccade.models.heads import Pooled
 from saccade.models.networks import Generator
 from saccade.nn.attention import Attention, CrossAttention, SelfAttention
+from saccade.nn.edits import Edits
 from saccade.nn.stems import Embedding
 from saccade.runs.run import Run
 from saccade.tasks.forecast import Forecast
@@ -45,7 +46,7 @@ Kind = Literal[
 ]
 View = dict[str, Any]
 OPTIONS: dict[str, set[str]] = {
-    "attention": {"target", "layer", "head", "ablate", "prefix"},
+    "attention": {"target", "layer", "head", "ablate", "prefix", "thumbs"},
     "tree": {"prefix"},
     "tokens": {"target", "prefix", "complete", "alternatives"},
     "saliency": {"method", "target", "position", "prefix"},
@@ -94,13 +95,13 @@ def attends(network: nn.Module) -> bool:
     if isinstance(network, RecurrentDecoder):
         return network.attention is not None
     return any(
-        isinstance(module, SelfAttention | CrossAttention | Attention)
+        isinstance(module, SelfAttention | CrossAttention | Attention | Edits)
         or (isinstance(module, Pooled) and module.pool == "attention")
         for module in network.modules()
     )
 
 
-def view(run: Run, item: Item, kind: str, **options: Any) -> View:
+def view(run: Run, item: Item, kind: str, /, **options: Any) -> View:
     """One view of an input, as plain JSON; of some kinds the item does not matter.
 
     What is no option of the view is a setting of the search, as in width=3, where an output is

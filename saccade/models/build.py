@@ -27,6 +27,7 @@ from saccade.nn import attention, bodies, distributions, horizon, positions, ste
 from saccade.nn.convolution import GatedConvolution
 from saccade.nn.dropout import WordDropout
 from saccade.nn.lora import AdaptedLinear, adapt
+from saccade.nn.loss import Vocabulary
 from saccade.nn.pointer import Pointer
 from saccade.nn.products import Linear
 from saccade.nn.recurrent import LayerMix, Recurrent, Separate, build_layer
@@ -373,7 +374,7 @@ def token_ends(config: c.Decoder, target: Inventory, word_dropout: float) -> dec
     scaled = not isinstance(config, c.TransformerDecoder) or config.scale_embedding
     embedding = Embedding(target.size, config.dim, scaled)
     biased = not isinstance(config, c.TransformerDecoder) or config.output_bias
-    output = Linear(config.dim, target.size, bias=biased)
+    output = Vocabulary(config.dim, target.size, bias=biased)
     if config.tied:
         output.weight = embedding.weight
     return decoders.Ends(embedding, build_word_dropout(target, word_dropout), output)
@@ -404,7 +405,7 @@ def build_head(
 def build_token_head(config: c.PerToken, embedding: Embedding, dim: int) -> heads.PerToken:
     """The head of a masked language model; its output may be the embedding table."""
     width = dim if config.dense == "off" else embedding.embedding_dim
-    output = Linear(width, embedding.num_embeddings)
+    output = Vocabulary(width, embedding.num_embeddings)
     if config.tied:
         output.weight = embedding.weight
     return heads.PerToken(dim, output, config.dense, config.norm_eps)

@@ -19,7 +19,7 @@ from saccade.nn.cache import KVCache
 from saccade.nn.distributions import Distribution
 from saccade.nn.dropout import Dropout
 from saccade.nn.edits import Edits, EditSource, Places
-from saccade.nn.loss import Loss, label_loss, projected_loss
+from saccade.nn.loss import Loss, Vocabulary, label_loss
 from saccade.nn.padded import Memory, Padded
 from saccade.nn.pointer import Pointer
 from saccade.nn.products import Linear
@@ -36,7 +36,7 @@ class Ends(NamedTuple):
 
     embedding: Embedding | NumberEmbedding
     words: nn.Module  # what leaves some tokens out in training
-    output: nn.Linear | Distribution  # (V, D), or as many as the distribution has parameters
+    output: Vocabulary | Distribution  # (V, D), or as many as the distribution has parameters
 
 
 class Decoder(nn.Module, ABC):
@@ -100,7 +100,8 @@ class Decoder(nn.Module, ABC):
             state = self._pointing(self.pointer, state)
             source = state.pointed.tree
             return self.pointer.loss(hidden, output, source, targets, smoothing), state
-        return projected_loss(hidden, output.weight, output.bias, targets, smoothing), state
+        said = targets.real(hidden), targets.real(targets.values)
+        return output.loss(*said, smoothing), state
 
 
 def pointed(memory: Memory | None) -> Fixed | None:

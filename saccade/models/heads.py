@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from saccade.nn.dropout import Dropout, most_words
-from saccade.nn.loss import Loss, projected_cross_entropy
+from saccade.nn.loss import Loss, Vocabulary
 from saccade.nn.padded import Memory, Padded, masked_mean
 from saccade.nn.precision import computed
 from saccade.nn.products import Linear
@@ -138,7 +138,7 @@ class PerToken(nn.Module):
     Devlin et al. 2019, arxiv.org/abs/1810.04805
     """
 
-    def __init__(self, dim: int, output: nn.Linear, activation: str, norm_eps: float):
+    def __init__(self, dim: int, output: Vocabulary, activation: str, norm_eps: float):
         super().__init__()
         self.activation = activation
         if activation != "off":
@@ -166,9 +166,7 @@ class PerToken(nn.Module):
         self, values: Float[Tensor, "N C"], gold: Int[Tensor, "N"], smoothing: float = 0.0
     ) -> Loss:
         """The loss of the tokens at some positions; their logits are never all in memory."""
-        weight, bias = self.output.weight, self.output.bias
-        total, nll = projected_cross_entropy(self.hidden(values), weight, bias, gold, smoothing)
-        return Loss(total, nll, gold.numel())
+        return self.output.loss(self.hidden(values), gold, smoothing)
 
 
 class PerWord(nn.Module):

@@ -43,6 +43,11 @@ def slice_of(part: RowSlice | None) -> Iterator[None]:
         _current.reset(token)
 
 
+def current_slice() -> RowSlice | None:
+    """What `slice_of` has said."""
+    return _current.get()
+
+
 def most_words(here: int) -> int:
     """How many words the longest sentence has, of the rows here or of the whole batch."""
     part = _current.get()

@@ -14,8 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from saccade.nn.padded import Padded
-from saccade.nn.products import linear, times, transposed_times
+from saccade.nn.products import Linear, linear, times, transposed_times
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,18 +58,15 @@ def rdrop_loss(
 CHUNK_LOGITS = 1 << 22  # at once, 16 MB: smaller chunks pay more for the gradient they add to
 
 
-def projected_loss(
-    hidden: Float[Tensor, "B T D"],
-    weight: Float[Tensor, "V D"],
-    bias: Float[Tensor, "V"] | None,
-    targets: Padded,
-    smoothing: float = 0.0,
-) -> Loss:
-    """The loss of an output layer over the real positions of `targets`."""
-    loss, nll = projected_cross_entropy(
-        targets.real(hidden), weight, bias, targets.real(targets.values), smoothing
-    )
-    return Loss(loss, nll, targets.count)
+class Vocabulary(Linear):
+    """The output layer of a vocabulary, and the loss of what it says     (V, D), (V)"""
+
+    def loss(
+        self, hidden: Float[Tensor, "N D"], targets: Int[Tensor, "N"], smoothing: float = 0.0
+    ) -> Loss:
+        """The loss of one token for each row."""
+        found = projected_cross_entropy(hidden, self.weight, self.bias, targets, smoothing)
+        return Loss(*found, targets.numel())
 
 
 def projected_cross_entropy(

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from saccade.errors import ConfigError
 from saccade.nn.attention import Concat
+from saccade.nn.loss import Vocabulary
 from saccade.nn.products import Linear
 from saccade.nn.recurrent import LayerState
 
@@ -160,8 +161,10 @@ def _replaced(network: nn.Module, linear: Packing) -> nn.Module:
             others[id(layer)] = PackedRecurrent(layer, linear)
     for parent in network.modules():
         for child in parent.children():
-            if type(child) is not Linear or isinstance(parent, Concat):  # that cuts its matrix
+            plain = type(child) is Linear or type(child) is Vocabulary
+            if not plain or isinstance(parent, Concat):  # that cuts its matrix
                 continue
+            assert isinstance(child, Linear)
             if child.out_features >= ROW_MULTIPLE:  # else nothing is won
                 others[id(child)] = linear(child)
     kept = {id(p): p for p in network.parameters()}  # shared, where they are not packed

@@ -34,6 +34,11 @@ def computing_in(dtype: torch.dtype) -> Iterator[None]:
         _computing.reset(token)
 
 
+def current_format() -> torch.dtype | None:
+    """What `computing_in` has said."""
+    return _computing.get()
+
+
 def computed(x: Tensor) -> Tensor:
     """`x` in the number format that is computed in; as it is outside of `computing_in`."""
     dtype = _computing.get()

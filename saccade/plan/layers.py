@@ -10,7 +10,7 @@ from typing import assert_never
 from torch import nn
 
 from saccade.models import networks
-from saccade.models.decoders import Decoder, RecurrentDecoder, TransformerDecoder
+from saccade.models.decoders import Decoder, EditDecoder, RecurrentDecoder, TransformerDecoder
 from saccade.models.encoders import AnyEncoder, EarlyFusion, Encoder, LateFusion
 from saccade.models.forecaster import Forecaster, StepForecaster
 from saccade.models.heads import PerToken, PerWord, Pooled
@@ -104,8 +104,11 @@ def _network(network: Network, shape: Shape) -> Iterator[Pair]:
             yield from _decoder(network.decoder, shape, memory)
         case WordVectors():
             noise, words = shape.sources[:2]  # of a block: each word meets all that are near
-            V, D = network.vectors.shape
-            cost = between(B * words * (shape.target + noise), D)
+            D = network.vectors.size(1)
+            near, drawn = B * words * shape.target, B * words * noise
+            cost = between(near, D) + between(drawn, D)
+            if network.cbow:  # words that are near are only averaged
+                cost += Cost(backward=-2.0 * near * D, attention=-2.0 * near * D)
             cost += Cost(single=B * (words + shape.target + noise) * D)
             yield network, Layer("vectors", 0, cost, output=True)
         case _:
@@ -250,6 +253,14 @@ def _decoder(decoder: Decoder, shape: Shape, memory: Memory | None) -> Iterator[
         yield None, Layer("decoder.drop", 0, dropped(decoder.drop, 2 * n * D))
         for path, module, cost in recurrents.decoder(decoder, B, T, memory):
             yield module, Layer(f"decoder.{path}", 0, cost)
+    elif isinstance(decoder, EditDecoder):
+        assert memory is not None
+        yield None, Layer("decoder.drop", 0, dropped(decoder.drop, 2 * n * D))
+        for path, module, cost in recurrents.layers(decoder.layers, B, T):
+            yield module, Layer(f"decoder.layers.{path}", 0, cost)
+        cost = recurrents.edits(decoder.attention, B, T, memory[0])
+        yield decoder.attention, Layer("decoder.attention", 0, cost, output=True)
+        return
     else:
         assert isinstance(decoder, TransformerDecoder)
         size = None if memory is None else memory[0]
@@ -313,11 +324,12 @@ def _forecaster(network: Forecaster, shape: Shape) -> Iterator[Pair]:
     """A forecast of all steps at once."""
     B, frame = shape.rows, network.frame
     S, H, C = frame.lookback, frame.horizon, frame.channels
-    numbers = B * C * (2 * S + 8 * H)
-    yield frame, Layer("frame", 0, Cost(numbers=numbers))
+    effects = product(B * (S + H), frame.known, C, first=True)
+    learned = any(True for _ in frame.effects.parameters())  # then what is read has a gradient
+    yield frame, Layer("frame", 0, effects + Cost(numbers=B * C * (2 * S + 8 * H)))
     if network.shortcut is not None:
         inputs = network.shortcut.weight.size(1)
-        cost = product(B * C, S, H, first=True) + product(B, inputs - S, H, first=True)
+        cost = product(B * C, S, H, first=not learned) + product(B, inputs - S, H, first=True)
         yield network.shortcut, Layer("shortcut", 0, cost + Cost(numbers=B * C * S))
     if network.encoder is not None and network.head is not None:
         memory = yield from _encoder(network.encoder, shape)

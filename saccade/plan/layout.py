@@ -1,9 +1,9 @@
 """Which parallel layout fits some devices, and how much they tell each other in a step.
 
-The layouts are tried from the one that communicates least: every device has the whole network
-(data parallel); each has a part of the weights, gradients and moments, and gathers what it needs
-(fully sharded); heads and feed-forward are cut, too (tensor parallel). What is kept for the
-backward pass is first all, then the inputs of blocks alone (checkpointing).
+Where the whole network fits a device, each has it (data parallel). Else the fastest of those that
+fit is taken: each device has a part of the weights, gradients and moments, and gathers what it
+needs (fully sharded); heads and feed-forward are cut, too, among devices of one machine (tensor
+parallel); and of what the backward pass needs only the inputs of blocks are kept (checkpointing).
 """
 
 from collections.abc import Iterator, Sequence
@@ -52,7 +52,7 @@ def layout_of(
     devices: int,
     batches: float,
 ) -> Layout:
-    """The first layout that fits, or the smallest if none does.
+    """The layout that is to be taken, or the smallest if none fits.
 
     `layers` are those of the batch that a device computes at once; a step has so many of them.
     """
@@ -61,7 +61,14 @@ def layout_of(
         for data, tensor, sharded, again in _choices(config, devices)
     ]
     fitting = [one for one in tried if one.fits]
-    return fitting[0] if fitting else min(tried, key=lambda one: one.memory)
+    if not fitting:
+        return min(tried, key=lambda one: one.memory)
+    if fitting[0] is tried[0]:
+        return fitting[0]
+    reached = hardware.peak * hardware.utilisation
+    forward = sum(layer.cost.forward for layer in layers if layer.block)
+    again = forward * max(batches, devices) / devices / reached  # seconds, of checkpointing
+    return min(fitting, key=lambda one: one.seconds + (again if one.checkpointing else 0.0))
 
 
 def _choices(config: c.Config, devices: int) -> Iterator[tuple[int, int, bool, bool]]:
@@ -106,14 +113,15 @@ def _layout(
     else:  # what is kept shrinks while gradients grow: both are never whole
         moving = fullest(layers, width, checkpointing=checkpointing)
         memory = (whole.static - whole.gradients + moving) / tensor
-    volume = _volume(layers, width, data, tensor, sharded, checkpointing, here, together)
+    between, within = _volumes(layers, width, data, tensor, sharded, checkpointing, here, together)
     link = hardware.link if data * tensor <= IN_MACHINE else min(hardware.link, BETWEEN_MACHINES)
-    seconds = volume / link
+    seconds = between / link + within / hardware.link
     fits = memory <= ROOM * hardware.memory
+    volume = between + within
     return Layout(data, tensor, sharded, checkpointing, memory, fits, volume, seconds)
 
 
-def _volume(
+def _volumes(
     layers: Sequence[Layer],
     width: int,
     data: int,
@@ -122,8 +130,9 @@ def _volume(
     checkpointing: bool,
     here: float,
     together: float,
-) -> float:
-    """The bytes that a device sends in a step, by rings."""
+) -> tuple[float, float]:
+    """The bytes that a device sends in a step, by rings: of weights and gradients to those that
+    compute other rows, and of activations to those that share its blocks."""
     weights = sum(layer.parameters for layer in layers) / tensor
     share = (data - 1) / data
     if sharded:  # weights are gathered for each pass, gradients are summed where they belong
@@ -131,11 +140,12 @@ def _volume(
         volume = share * weights * (width * passes + 4)
     else:
         volume = 2 * share * weights * 4
+    within = 0.0
     if tensor > 1:  # after attention and after the feed-forward network, forward and backward
         sums = 6 if checkpointing else 4
         entries = sum(layer.entry for layer in layers if layer.block)
-        volume += 2 * (tensor - 1) / tensor * entries * width * sums * here
-    return volume
+        within = 2 * (tensor - 1) / tensor * entries * width * sums * here
+    return volume, within
 
 
 def rows_that_fit(

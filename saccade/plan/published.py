@@ -42,9 +42,10 @@ def _gpt3(parameters: float, batch: float, compute: float, difference: str = "")
     return Publication(GPT3, parameters, 2048, 300e9, batch, COMMON, compute, "V100", difference)
 
 
-def _megatron(parameters: float, hardware: str) -> Publication:
+def _megatron(parameters: float, hardware: str, difference: str = "") -> Publication:
     batch = 512 * 1024
-    return Publication(MEGATRON, parameters, 1024, 3e5 * batch, batch, "174 GB", None, hardware)
+    seen = 1024, 3e5 * batch, batch, "174 GB"
+    return Publication(MEGATRON, parameters, *seen, None, hardware, difference)
 
 
 def _t5(parameters: float, difference: str = "") -> Publication:
@@ -83,7 +84,7 @@ PUBLICATIONS: dict[str, Publication] = {
         "it prints a width of 5140, which 40 heads of 128 are not; 5120 is counted",
     ),
     "gpt3-175b": _gpt3(175e9, 3.2e6, 3.14e23),
-    "megatron-1.2b": _megatron(1.2e9, "64 V100"),
+    "megatron-1.2b": _megatron(1.2e9, "64 V100", f"{ROUNDED}: the sizes that it lists are 1.21 G"),
     "megatron-2.5b": _megatron(2.5e9, "128 V100"),
     "megatron-4.2b": _megatron(4.2e9, "256 V100, 10 days"),
     "megatron-8.3b": _megatron(8.3e9, "512 V100, 9 days"),
@@ -126,9 +127,9 @@ PUBLICATIONS: dict[str, Publication] = {
         *("Peters et al. 2018, arxiv.org/abs/1802.05365", 93.6e6, 20),
         *(10 * 0.8e9, 128 * 20 * 3, "1 Billion Word Benchmark, 0.8 G words, 10 epochs"),
         hardware="3 GTX 1080 Ti, 2 weeks",
-        difference="it reads characters by a CNN (18 M) and has 4096 cells behind projections to "
-        "512 (75.6 M); here a word has a vector in a table of 793,471, below and above, and the "
-        "cells are the 512 themselves (10.5 M)",
+        difference="it reads characters by a CNN (18.0 M) and has 4096 cells behind projections to "
+        "512 (75.6 M), and leaves its output out; here a word has a vector in tables of 793,471, "
+        "below and above, and the cells are the 512 themselves (10.5 M)",
     ),
 }
 ALIASES = {

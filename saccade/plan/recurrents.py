@@ -4,6 +4,7 @@ from torch import nn
 
 from saccade.models.decoders import RecurrentDecoder
 from saccade.nn import attention as scores
+from saccade.nn.edits import Edits
 from saccade.nn.recurrent import Recurrent, Separate
 from saccade.plan.costs import Cost, between, dropped, linear, product
 
@@ -103,3 +104,18 @@ def decoder(
         cost += Cost(numbers=n * (one.readout.in_features + D))
         made.append(("readout", one.readout, cost))
     return made
+
+
+# Numbers kept of each token at each position: so many are within 10 % of what autograd saves.
+EDIT_LOGITS = 6.0
+
+
+def edits(one: Edits, rows: int, steps: int, source: int) -> Cost:
+    """Edits: every target position says tokens at every position of the source."""
+    n, places, D, V = rows * steps, source + 1, one.query.out_features, one.size
+    pairs = n * places
+    found = linear(one.key, rows * source) + linear(one.query, n)
+    found += linear(one.acts, pairs) + linear(one.insert, pairs) + linear(one.output, pairs)
+    found += dropped(one.drop, pairs * D) + Cost(numbers=rows * source * D + n * D)
+    kept = D * (2 if one.drop.p else 1)  # with dropout what was there before it, too
+    return found + Cost(numbers=pairs * kept, single=EDIT_LOGITS * pairs * V)

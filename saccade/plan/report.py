@@ -1,6 +1,7 @@
 """A plan: all that can be known of a training run before it is paid for."""
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -83,8 +84,12 @@ def plan(
     """The plan of a published size, a configuration.toml or a run, on some devices."""
     if not 1 <= devices <= MAX_DEVICES:
         raise ConfigError(f"--devices {devices}: a number from 1 to {MAX_DEVICES:,}")
-    subject = subject_of(name, settings)
     hardware = hardware_of(on, utilisation, price)
+    with closing(subject_of(name, settings)) as subject:
+        return _plan(subject, hardware, devices)
+
+
+def _plan(subject: Subject, hardware: Hardware, devices: int) -> Plan:
     config, network, batch = subject.config, subject.network, subject.largest
     layers = layers_of(network, batch)
     layout = layout_of(layers, config, hardware, devices, subject.batches)

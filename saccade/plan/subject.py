@@ -52,7 +52,12 @@ class Subject:
     notes: tuple[str, ...] = ()
     publication: Publication | None = None
     ready: Prepared | None = None  # the data, where it is there
-    kept: Any = field(default=None, repr=False)  # a temporary folder that holds it
+    folder: Any = field(default=None, repr=False)  # a temporary one that holds it
+
+    def close(self) -> None:
+        """Remove what was made on the disk; the data cannot be read any more."""
+        if self.folder is not None:
+            self.folder.cleanup()
 
     @property
     def largest(self) -> Shape:
@@ -153,8 +158,12 @@ def _of_data(raw: dict[str, Any], where: str, path: Path) -> Subject:
     if config.start is not None:
         given = vocabularies(config, pretrained_run(config.start)[0].task)
     folder = tempfile.TemporaryDirectory(prefix="saccade-plan-")
-    ready = prepare(config, Path(folder.name), seen, given)
-    return _of_ready(str(path), ready, folder)
+    try:
+        ready = prepare(config, Path(folder.name), seen, given)
+        return _of_ready(str(path), ready, folder)
+    except BaseException:
+        folder.cleanup()
+        raise
 
 
 def _of_run(folder: Path) -> Subject:
@@ -169,7 +178,7 @@ def _of_run(folder: Path) -> Subject:
     return Subject(str(folder), config, network, [shape], *more)
 
 
-def _of_ready(name: str, ready: Prepared, kept: Any) -> Subject:
+def _of_ready(name: str, ready: Prepared, folder: Any) -> Subject:
     config, network = ready.task.config, ready.task.build_meta()
     batches, train = ready.task.epoch(ready.train, 0), config.train
     some = sampled(len(batches))
@@ -184,7 +193,7 @@ def _of_ready(name: str, ready: Prepared, kept: Any) -> Subject:
     return Subject(
         *(name, config, network, shapes, train.accumulate, steps, tokens, tuple(notes)),
         ready=ready,
-        kept=kept,
+        folder=folder,
     )
 
 

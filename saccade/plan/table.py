@@ -75,7 +75,7 @@ def _on_hardware(plan: Plan) -> Iterator[str]:
     told = "tried here" if timing.tried else ""
     yield _row("  a step", duration(timing.step), told)
     if timing.run is not None:
-        yield _row("  the run", duration(timing.run))
+        yield _row("  the run", duration(timing.run), "and up to a tenth more for evaluations")
     if timing.cost is not None:
         hours = f"${hardware.price:,.2f} a device and hour, assumed: --price"
         yield _row("  costs", f"${timing.cost:,.2f}", hours)

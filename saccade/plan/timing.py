@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from saccade.data.batches import Batch
-from saccade.engines.processes import cores
+from saccade.data.parallel import cores
 from saccade.models.build import materialize
 from saccade.models.networks import Network
 from saccade.plan.costs import Shape
@@ -22,8 +22,8 @@ from saccade.plan.subject import Subject, sampled, shape_of
 
 TRIED_SECONDS = 20.0  # for steps, at most
 TRIED_BATCHES = 8
+REPEATS = 2  # of each: the mean counts, as the machine may have other work
 BUSY = 1.12  # a core is slower while the others work, too
-EVALUATION_SHARE = 0.1  # of the time of training, that evaluations may take at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,19 +98,19 @@ def _seconds(network: Network, batches: Sequence[Batch], processes: int) -> list
     found: list[float] = []
     end = perf_counter() + TRIED_SECONDS / 2
     with _threads(torch.get_num_threads() if processes == 1 else 1):
-        for batch in [batches[0], *batches]:  # the first of all is slower
+        for batch in batches:
             part = batch
             if processes > 1:
                 part = batch.rows(torch.arange(-(-batch.count // processes)))
-            times = []
-            for _ in range(2):
-                began = perf_counter()
+            _step(network, part)  # the first of a shape is slower: kernels are made for it
+            began = perf_counter()
+            for _ in range(REPEATS):
                 _step(network, part)
-                times.append(perf_counter() - began)
-            found.append(min(times) * (BUSY if processes > 1 else 1.0))
+            each = (perf_counter() - began) / REPEATS
+            found.append(each * (BUSY if processes > 1 else 1.0))
             if perf_counter() > end:
                 break
-    return found[1:] or found
+    return found
 
 
 def _step(network: Network, batch: Batch) -> None:

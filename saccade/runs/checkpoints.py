@@ -8,21 +8,31 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from saccade.data.digest import digest
 from saccade.errors import CheckpointError
-from saccade.runs import files
+from saccade.runs import files, shards
 
 REQUIRED_FILES = {"model.safetensors", "training.safetensors", "state.json"}
 
 
-def save(folder: Path, step: int, parts: Mapping[str, Mapping[str, Tensor]], state: Any) -> Path:
-    """Write step-N with a safetensors file for each part, or leave no trace of it."""
+def save(
+    folder: Path,
+    step: int,
+    parts: Mapping[str, Mapping[str, Tensor]],
+    state: Any,
+    write_more: Callable[[Path], None] | None = None,
+) -> Path:
+    """Write step-N with a safetensors file for each part, or leave no trace of it.
+
+    `write_more` writes further files into `shards` in a folder that is to be step-N.
+    """
     final, aside, old = (folder / f"{name}-{step:08d}" for name in ("step", ".aside", ".old"))
     try:
         if not folder.is_dir():
@@ -34,6 +44,12 @@ def save(folder: Path, step: int, parts: Mapping[str, Mapping[str, Tensor]], sta
             f"{name}.safetensors": files.write_tensors(aside / f"{name}.safetensors", tensors)
             for name, tensors in parts.items()
         }
+        if write_more is not None:
+            write_more(aside)
+            for path in sorted((aside / shards.FOLDER).glob("*")):
+                files.sync(path)
+                written[f"{shards.FOLDER}/{path.name}"] = path.stat().st_size, digest(path)
+            files.sync(aside / shards.FOLDER)
         text = json.dumps(state, indent=1).encode()
         written["state.json"] = files.write_file(aside / "state.json", [text])
         files.write_manifest(aside, written, step)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from saccade.data.digest import digest
+from saccade.distributed.ranks import put
 from saccade.errors import CheckpointError
 from saccade.runs.guard import (
     Header,
@@ -210,13 +211,14 @@ def load_into(path: Path, into: Mapping[str, Tensor]) -> None:
             if dtype != DTYPES[parameter.dtype]:
                 raise CheckpointError(f"{path}: '{name}' is of {dtype}, as no weight is")
             here = parameter.device.type == "cpu" and parameter.is_contiguous()
+            here = here and not hasattr(parameter, "to_local")  # in parts, in several processes
             tensor = parameter.data if here else torch.empty(parameter.shape, dtype=parameter.dtype)
             content = _bytes(tensor)
             _read(path, file, header, name, content)
             sha.update(_title(header.tensors[name]["name"], tensor))
             sha.update(content)
             if not here:
-                parameter.copy_(tensor)
+                put(parameter, tensor)
     if header.metadata.get("sha256", sha.hexdigest()) != sha.hexdigest():
         raise CheckpointError(f"{path}: damaged: its hash is not that of its weights")
 
@@ -227,7 +229,7 @@ def copy_weights(weights: Mapping[str, Tensor], network: nn.Module, path: Path) 
     require_shapes(shapes, weights_of(network), path)
     with torch.no_grad():
         for name, parameter in network.named_parameters():
-            parameter.copy_(weights[name])
+            put(parameter, weights[name])
 
 
 def weights_of(network: nn.Module) -> dict[str, Tensor]:
@@ -262,7 +264,8 @@ def damage(path: Path, wanted: Iterable[str] = ()) -> str | None:
         if missing := set(wanted) - entries.keys():
             return f"{min(missing)} is not in the manifest"
         for name, (size, sha) in entries.items():
-            if Path(name).name != name or name == MANIFEST:
+            plain = name.removeprefix("shards/")
+            if Path(plain).name != plain or name == MANIFEST or (path / "shards").is_symlink():
                 return f"{name!r} is not the name of a file in this folder"
             found = require_plain_file(path / name).st_size
             if found != size:

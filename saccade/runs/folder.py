@@ -26,7 +26,8 @@ from saccade.tasks.generate import permitted_lines
 LIMITS = ("train.steps", "train.epochs", "train.minutes", "train.patience", "train.seeds")
 # What may be edited in config.toml between two parts of a run: it changes no weight.
 # How a step is computed: another way gives other last bits, which is said.
-WAYS = ("train.precision", "train.processes")
+PARALLEL = tuple(f"parallel.{name}" for name in c.Parallel.model_fields)
+WAYS = ("train.precision", "train.processes", *PARALLEL)
 CHANGEABLE = (*LIMITS, *WAYS, "train.workers", "train.keep", "train.device", "train.preflight")
 CHANGEABLE_TABLES = ("data.", "decode.")
 
@@ -207,7 +208,7 @@ def raised(config: c.Config, settings: Mapping[str, Any], folder: Path) -> c.Con
     raw = config.model_dump(mode="json", exclude_none=True)
     for key, value in settings.items():
         if key in WAYS:
-            raw["train"][key.removeprefix("train.")] = value
+            c.assign(raw, key, value)
             continue
         if key not in LIMITS:
             raise ConfigError(

@@ -23,7 +23,7 @@ from saccade import config as c
 from saccade.data.cells import CellError, vector_input, words_of
 from saccade.data.detect import is_media
 from saccade.data.digest import digest
-from saccade.data.lines import Defect, Example
+from saccade.data.lines import Defect, Example, without_compression
 from saccade.data.media import Cell, MediaField, required
 from saccade.data.memory import given
 from saccade.data.sources import columns_expected, examples, read
@@ -221,10 +221,11 @@ class Run:
         prefixes: str | Iterable[str] | None = None,
         at_once: int = LINES_AT_ONCE,
         file: str | None = None,
+        first: int = 1,
     ) -> Iterator[Prediction]:
         """The same, as they come, so many at once: for files larger than memory, and for people.
 
-        `file` is where the inputs are from, for messages.
+        `file` is where the inputs are from, for messages, and `first` the number of the first.
         """
         request = request or self.request()
         inputs = [inputs] if isinstance(inputs, str) else inputs
@@ -234,7 +235,7 @@ class Run:
         place = partial(self.place, file=file)
         queries = (
             self._query(item, number, prefix, file, place(number))
-            for number, (item, prefix) in enumerate(_pairwise(inputs, begin, place), 1)
+            for number, (item, prefix) in enumerate(_pairwise(inputs, begin, place), first)
         )
         yield from self.answers(queries, request, at_once)
 
@@ -364,7 +365,7 @@ class Run:
         """Whether a file is named as the training file was, and that was more than lines."""
         data = self.config.data
         first = data.train[0] if data.train else ""  # a stranger's run may name none
-        name, known = (os.fspath(one).removesuffix(".gz") for one in (path, first))
+        name, known = (without_compression(os.fspath(one)) for one in (path, first))
         same = Path(name).suffix == Path(known).suffix
         return same and data.format in ("csv", "jsonl", "conllu", "columns")
 

@@ -85,6 +85,8 @@ def application(service: Service) -> FastAPI:
 
     @app.get("/", include_in_schema=False)
     async def page() -> Response:
+        if not (STUDIO / "index.html").is_file():
+            raise RequestError(404, "not_found", "this installation has no page")
         return FileResponse(STUDIO / "index.html", headers={"cache-control": "no-cache"})
 
     app.mount("/studio", Unkept(directory=STUDIO, html=True))

@@ -164,18 +164,18 @@ def router(service: Service) -> APIRouter:
 
     @routes.get("/runs/{name}/curves")
     async def curves(name: RunName, http: HttpRequest) -> dict[str, Any]:
+        served = service.run(name)
         from saccade.inspect.curves import curves
 
-        served = service.run(name)
         return await service.call(lambda: curves([served.run]), http, 1)
 
     @routes.get("/runs/{name}/worst")
     async def worst(
         name: RunName, http: HttpRequest, n: Annotated[int, Query(ge=1, le=100)] = 20
     ) -> dict[str, Any]:
+        served = service.run(name)
         from saccade.inspect.examples import worst
 
-        served = service.run(name)
         return await service.call(lambda: worst(served.run, n), http, 1)
 
     @routes.get("/neighbours")
@@ -314,13 +314,14 @@ def prompt_of(served: Served, item: Item) -> str:
 
 def view_of(service: Service, served: Served, item: Item, body: InspectBody) -> dict[str, Any]:
     """A view of an input, by the worker."""
-    options = body.options.model_dump(exclude_unset=True)
+    settings = body.options.model_extra or {}
+    options = body.options.model_dump(exclude_unset=True, exclude=set(settings))
     if body.kind != "attention":
-        return view(served.run, item, body.kind, **options)
+        return view(served.run, item, body.kind, settings=settings, **options)
     thumbs = options.pop("thumbs", True)
     shown = {name: options.pop(name) for name in SHOWN if name in options}
-    asked = json.dumps([served.name, body.input, options], sort_keys=True)
-    maps = service.kept(asked, lambda: maps_of(served.run, item, **options))
+    asked = json.dumps([served.name, body.input, options, settings], sort_keys=True)
+    maps = service.kept(asked, lambda: maps_of(served.run, item, settings, **options))
     found: dict[str, Any] = maps.view(**shown)
     return found if thumbs else {name: found[name] for name in found if name != "modules"}
 
@@ -328,10 +329,10 @@ def view_of(service: Service, served: Served, item: Item, body: InspectBody) -> 
 def maps_of(
     run: Run,
     item: Item,
+    settings: dict[str, Any],
     target: str = "",
     prefix: str = "",
     ablate: bool = False,
-    **settings: Any,
 ) -> AttentionMaps:
     """The attention of an input, from which every layer and head can be shown."""
     with evaluating(run.network):

@@ -10,9 +10,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 
+import torch
 import uvicorn
 
-from saccade.errors import ConfigError, SaccadeError
+from saccade.data.parallel import cores
+from saccade.errors import ConfigError
 from saccade.runs.machine import tune_malloc
 from saccade.runs.run import load
 from saccade.serve.http import application
@@ -52,6 +54,8 @@ def run_server(
     settings: ServeSettings,
     languages: Sequence[str],
     say: Callable[[str], None],
+    *,
+    threads: int | None = None,
     open_page: bool = False,
 ) -> None:
     """Serve runs until a signal; SaccadeError if one of them cannot be loaded."""
@@ -61,6 +65,10 @@ def run_server(
     names = names_of(folders)
     service = Service(settings)
     service.languages = languages_in(languages, names)
+    if threads is not None and threads < 1:
+        raise ConfigError(f"--threads {threads}: must be at least 1")
+    # A model on every core would wait for the thread that speaks to the clients, at each step.
+    torch.set_num_threads(threads or max(1, cores() - 1))
     tune_malloc()
     sys.setswitchinterval(SWITCH_SECONDS)
     listener = listening(settings)
@@ -71,7 +79,7 @@ def run_server(
         server_header=False, timeout_graceful_shutdown=int(settings.seconds) + 1,
     )  # fmt: skip
     server = Server(config, service, say)
-    failures: list[SaccadeError] = []
+    failures: list[Exception] = []
     shown = f"[{settings.host}]" if ":" in settings.host else settings.host
     address = f"http://{'127.0.0.1' if settings.host == '0.0.0.0' else shown}:{port}/"
 
@@ -79,7 +87,7 @@ def run_server(
         try:
             for name, folder in zip(names, folders, strict=True):
                 service.add(name, load(folder))
-        except SaccadeError as error:
+        except Exception as error:  # told by the thread that can end the process
             failures.append(error)
             server.should_exit = True
             return

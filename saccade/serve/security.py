@@ -139,6 +139,9 @@ class Gate:
             raise RequestError(408, "slow", late) from None
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         form = kind in ("application/x-www-form-urlencoded", "multipart/form-data")
+        if body and not (form and scope["path"] in ASK_WITH_KEY_IN_BODY) and not is_json(kind):
+            other = "send JSON, with Content-Type: application/json"
+            raise RequestError(415, "content_type", other, "Content-Type")
         value = None if form else parsed(bytes(body))
         if scope["path"] in ASK_WITH_KEY_IN_BODY:
             given = key_of(headers)
@@ -170,12 +173,19 @@ def parsed(body: bytes) -> Any:
     The parser is bounded in depth and in digits, and knows neither NaN nor half of a surrogate
     pair.
     """
-    if not body.strip():
+    if not body:
         return None
     try:
         return from_json(body, allow_inf_nan=False)
     except ValueError as error:
         raise RequestError(422, "malformed", f"the body is not JSON: {error}", "body") from None
+
+
+def is_json(kind: str) -> bool:
+    """Whether a content type is JSON. That of a plain form of another site's page is not."""
+    return kind == "application/json" or (
+        kind.startswith("application/") and kind.endswith("+json")
+    )
 
 
 def too_large(most: int) -> RequestError:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from saccade import config as c
+from saccade.data.lines import Example
 from saccade.data.media import MediaField
 from saccade.engines.local import LocalEngine
 from saccade.errors import ConfigError, DataError, SaccadeError
@@ -25,6 +26,7 @@ from saccade.runs.run import Run
 from saccade.serve.refusals import RequestError, problem_with, refusal_of
 from saccade.serve.settings import ServeSettings
 from saccade.tasks.classify import Classify
+from saccade.tasks.forecast import Forecast
 from saccade.tasks.generate import (
     TOO_LONG,
     GeneratingTask,
@@ -102,8 +104,13 @@ class Served:
         seed = wanted.get("seed")
         if isinstance(self.task, GeneratingTask) and type(seed) is int and 0 <= seed < 2**63:
             # Drawn by a seed of their own, requests with different seeds still share a batch.
-            return self._request(wanted | {"seed": 1}, nbest, details), seed
-        return self._request(wanted, nbest, details), None
+            wanted["seed"] = 1
+        else:
+            seed = None
+        try:
+            return self._request(wanted, nbest, details), seed
+        except SaccadeError as error:
+            raise refusal_of(error, "settings") from None
 
     def check_settings(self, settings: Mapping[str, Any]) -> None:
         """RequestError for settings that are not the client's, or ask for too much."""
@@ -125,16 +132,13 @@ class Served:
         if key in self._requests:
             self._requests.move_to_end(key)
             return self._requests[key]
-        try:
-            if isinstance(self.task, GeneratingTask):
-                found = self.run.request(nbest=nbest, settings=settings, details=details)
-            else:
-                labels = len(self.task.labels) if isinstance(self.task, Classify) else 1
-                most = max(nbest, min(labels, MAX_LABELS))
-                found = self.run.request(nbest=most, settings=settings)
-                found = replace(found, details=isinstance(self.task, Tag))
-        except SaccadeError as error:
-            raise refusal_of(error, "settings") from None
+        if isinstance(self.task, GeneratingTask):
+            found = self.run.request(nbest=nbest, settings=settings, details=details)
+        else:
+            labels = len(self.task.labels) if isinstance(self.task, Classify) else 1
+            most = max(nbest, min(labels, MAX_LABELS))
+            found = self.run.request(nbest=most, settings=settings)
+            found = replace(found, details=isinstance(self.task, Tag))
         self._requests[key] = found
         if len(self._requests) > REQUESTS_KEPT:
             self._requests.popitem(last=False)
@@ -189,8 +193,7 @@ class Served:
             (reading,) = self.task.readings([Query(source)])
             return length_of(reading)
         if not self.task.sources:
-            tokenizer = getattr(self.task.target, "tokenizer", None)
-            return len(source[0]) if tokenizer is None else len(tokenizer.encode([source[0]])[0])
+            return int(self.task.encode([Example(source, None)]).lengths[0])
         cells = self.task.read([source])
         pairs = zip(self.task.sources, cells, strict=True)
         return sum(int(field.encode(some).lengths[0]) for field, some in pairs)
@@ -320,6 +323,7 @@ class Served:
             "sources": [self.media_columns.get(i, usual) for i in range(max(1, len(columns)))],
             "columns": columns,
             "tokenizers": {"source": cut[0], "target": cut[-1]},
+            "series": series_of(task) if isinstance(task, Forecast) else None,
             "fills": task.fills,
             "vectors": isinstance(task, WordVectors),
             "searches": isinstance(task, GeneratingTask),
@@ -352,6 +356,16 @@ class Served:
             raise problem_with(found.problem, "word")
         ranked = [(found.text, found.score), *found.others]
         return [{"text": text, "similarity": score} for text, score in ranked]
+
+
+def series_of(task: Forecast) -> dict[str, Any]:
+    """The series that a run forecasts, how far it looks back, and whether all at once."""
+    span = task.series.span
+    return {
+        "names": list(task.series.known.names[:1000]),
+        "lookback": span.lookback,
+        "joint": span.joint,
+    }
 
 
 def finite(log_p: float) -> float:

@@ -8,7 +8,7 @@ import copy
 import os
 import shlex
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from math import sqrt
 from pathlib import Path
@@ -108,7 +108,7 @@ def _with_defaults(
     elif kind == "pretrain":
         chosen = pretrain_defaults(raw["task"], seen)
     else:
-        chosen = defaults(like, seen)
+        chosen = defaults(like, seen, raw.get("decoder", {}))
         if raw["data"].get("units") == "characters":
             chosen = _merge(_characters(seen), chosen)
     if numbers:
@@ -235,11 +235,16 @@ def _shareable(whole: dict[str, Any]) -> bool:
     return same and (edits or not task.get("columns"))
 
 
-def defaults(kind: str, seen: Survey) -> dict[str, Any]:
-    """Good settings for this task on data of this size."""
+def defaults(kind: str, seen: Survey, decoder: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Good settings for this task on data of this size, and the decoder that the user wants."""
     match kind:
+        case "translate" if seen.one_word:
+            wanted = {"kind": "edit"} | dict(decoder or {})
+            known = {field.alias or name for name, field in c.EditDecoder.model_fields.items()}
+            edits = wanted["kind"] == "edit" and wanted.keys() <= known
+            return _strings(seen, edits and seen.count < MAX_TO_EDIT)
         case "translate":
-            return _strings(seen) if seen.one_word else _sentences(seen)
+            return _sentences(seen)
         case "classify":
             return _classify(seen)
         case "tag":
@@ -248,7 +253,7 @@ def defaults(kind: str, seen: Survey) -> dict[str, Any]:
             return _language(seen)
 
 
-def _strings(seen: Survey) -> dict[str, Any]:
+def _strings(seen: Survey, edits: bool) -> dict[str, Any]:
     """Words to phones, lemmas to forms, wrong to right: short strings of few symbols."""
     n = seen.count
     source: dict[str, Any] = {"kind": "char", "size": 2000}
@@ -261,7 +266,6 @@ def _strings(seen: Survey) -> dict[str, Any]:
             seen.source_alphabet | seen.target_alphabet
         )
     joint = source == target and seen.one_script
-    edits = n < MAX_TO_EDIT
     width = 192 if n < 2000 else 256 if edits or n >= 300_000 else 192
     dropout = 0.4 if n < 2000 else 0.3 if n < MAX_TO_EDIT else 0.2
     decoder: dict[str, Any] = {
@@ -291,7 +295,8 @@ def _strings(seen: Survey) -> dict[str, Any]:
             "average": 0.995,
             "warmup": 200,
         }
-        | _length(n, most=max(100, 40_000 // max(n, 1))),
+        | _length(n, most=min(400, max(100, round(40 / max(n, 1) * 100) * 10)))
+        | ({"evaluate_every": 100} if n < 2000 else {}),  # an epoch is a few steps
         "decode": _decode(seen, per_character=True),
     }
 

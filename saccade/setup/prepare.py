@@ -13,6 +13,7 @@ from saccade import config as c
 from saccade.data.corpora import Array, Corpus, Examples, save_examples, write_corpus
 from saccade.data.kinds import Vocabularies
 from saccade.data.lines import Example
+from saccade.data.parallel import cores, in_processes
 from saccade.data.seasons import train_and_dev
 from saccade.data.sources import REPORTED_DEFECTS, unseen
 from saccade.errors import DataError
@@ -24,6 +25,7 @@ from saccade.tasks.registry import load_task, task_class
 from saccade.tasks.task import NO_VOCABULARIES, Task, chunks
 
 CHUNK_EXAMPLES = 10_000  # tokenised at once
+CHUNKS_ALONE = 4  # that are done before it is worth making processes for the rest
 
 
 @dataclass(frozen=True)
@@ -58,15 +60,20 @@ def prepare(
     shutil.rmtree(data, ignore_errors=True)  # what an earlier attempt left
     left_out = 0
 
-    def short_ones() -> Iterator[Corpus]:
-        nonlocal left_out
-        for some in chunks(parts.train(), CHUNK_EXAMPLES):
-            corpus = task.encode(some)
-            rows = np.flatnonzero(is_short(task, corpus))
-            left_out += len(corpus) - len(rows)
-            yield corpus.take(rows)
+    def short_ones(some: list[Example]) -> tuple[Corpus, int]:
+        corpus = task.encode(some)
+        rows = np.flatnonzero(is_short(task, corpus))
+        return corpus.take(rows), len(corpus) - len(rows)
 
-    write_corpus(data, "train", short_ones())
+    def tokenised() -> Iterator[Corpus]:
+        nonlocal left_out
+        processes = 1 if task.reads_media else cores()
+        supply = chunks(parts.train(), CHUNK_EXAMPLES)
+        for corpus, long_ones in in_processes(short_ones, supply, processes, CHUNKS_ALONE):
+            left_out += long_ones
+            yield corpus
+
+    write_corpus(data, "train", tokenised())
     corpus = task.open_corpus(data, "train")
     if not len(corpus):
         raise DataError(

@@ -12,7 +12,7 @@ from saccade.metrics import labels as metrics
 from saccade.models.networks import Classifier
 from saccade.nn.loss import label_loss
 from saccade.tasks.labels import LabelTask, log_probs_of
-from saccade.tasks.task import Evaluation, Prediction, Query, Request, device_of
+from saccade.tasks.task import Evaluation, Prediction, Query, Request, device_of, shared
 
 
 class Classify(LabelTask):
@@ -21,15 +21,20 @@ class Classify(LabelTask):
     def evaluating(
         self, network: Classifier, corpus: Corpus, examples: Sequence[Example], quick: bool
     ) -> Evaluation:
-        nll, gold, guess = 0.0, [], []
-        name = self.labels.label
-        for batch in in_order(corpus, self.config.decode.batch_tokens, len(examples)):
-            batch = batch.to(device_of(network))
+        nll, name = 0.0, self.labels.label
+        gold: list[str] = []
+        guess: list[str] = []
+        batches = in_order(corpus, self.config.decode.batch_tokens, len(examples))
+
+        def judged(i: int) -> tuple[float, list[str], list[str]]:
+            batch = batches[i].to(device_of(network))
             with torch.inference_mode():
                 logits, right = network.logits(batch.sources), batch.target.values[:, 0]
-                nll += float(label_loss(logits, right).nll)
-                gold += [name(i) for i in right.tolist()]
-                guess += [name(i) for i in logits.argmax(-1).tolist()]
+            said = [name(i) for i in logits.argmax(-1).tolist()]
+            return float(label_loss(logits, right).nll), [name(i) for i in right.tolist()], said
+
+        for loss, right, said in shared(range(len(batches)), judged):
+            nll, gold, guess = nll + loss, gold + right, guess + said
             yield len(gold) / len(examples)
         return {
             "loss": nll / len(gold),

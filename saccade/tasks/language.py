@@ -19,7 +19,7 @@ from saccade.models.networks import Generator, shifted
 from saccade.nn.padded import pad
 from saccade.tasks.generate import EncodedQuery, GeneratingTask, Reading, Started
 from saccade.tasks.plain import PlainText
-from saccade.tasks.task import Evaluation, Query, device_of
+from saccade.tasks.task import Evaluation, Query, device_of, shared
 from saccade.text.tokenizers import alphabet
 
 
@@ -74,7 +74,8 @@ class LanguageModel(PlainText, GeneratingTask):
         device, half = device_of(network), max(1, self.context // 2)
         starts = list(range(0, max(len(ids) - 1 - half, 1), half))
         rows = max(1, self.config.decode.batch_tokens // (2 * half))
-        for i in range(0, len(starts), rows):
+
+        def judged(i: int) -> tuple[float, int]:
             windows = [ids[s : s + 2 * half + 1].tolist() for s in starts[i : i + rows]]
             tokens, said = shifted(pad(windows, self.target.pad).to(device))
             with torch.inference_mode():
@@ -84,7 +85,9 @@ class LanguageModel(PlainText, GeneratingTask):
             new = ((columns >= skip[:, None]) & (columns < said.lengths[:, None])).to(device)
             gold = said.values[new]
             nll = torch.nn.functional.cross_entropy(logits[new], gold, reduction="sum")
-            yield float(nll), gold.numel()
+            return float(nll), gold.numel()
+
+        yield from shared(range(0, len(starts), rows), judged)
 
     def readings(self, queries: Sequence[Query]) -> list[Reading]:
         """Each prefix, to be completed to the end of its line."""

@@ -51,6 +51,7 @@ from saccade.tasks.task import (
     Request,
     device_of,
     in_batches,
+    shared,
 )
 from saccade.text.tokenizers import Tokenizer
 from saccade.text.vocab import MASK, Specials
@@ -227,11 +228,15 @@ class Pretraining(PlainText):
         batches = self.measured_rows(Column(column.ids, column.starts[: lines + 1]))
         sums: dict[str, float] = {}
         count, pairs = 0, 0
-        for done, batch in enumerate(batches, 1):
+
+        def judged(i: int) -> tuple[Judged, int]:
+            batch = batches[i]
             with torch.inference_mode():
-                found = self.judged(network, batch.to(device_of(network)))
+                return self.judged(network, batch.to(device_of(network))), batch.count
+
+        for done, (found, rows) in enumerate(shared(range(len(batches)), judged), 1):
             sums = {name: sums.get(name, 0.0) + value for name, value in found.sums.items()}
-            count, pairs = count + found.targets, pairs + batch.count
+            count, pairs = count + found.targets, pairs + rows
             yield done / len(batches)
         if not count:
             raise DataError("nothing to measure on: the vocabulary has no token of this text")

@@ -29,6 +29,7 @@ from saccade.tasks.task import (
     Source,
     device_of,
     in_batches,
+    shared,
 )
 
 
@@ -81,13 +82,18 @@ class Regress(NumberTask):
         self, network: Regressor, corpus: Corpus, examples: Sequence[Example], quick: bool
     ) -> Evaluation:
         tally, done = Tally(self, network.distribution), 0
-        for batch in in_order(corpus, self.config.decode.batch_tokens, len(examples)):
-            batch = batch.to(device_of(network))
+        batches = in_order(corpus, self.config.decode.batch_tokens, len(examples))
+
+        def said(i: int) -> tuple[Tensor, Tensor, int]:
+            batch = batches[i].to(device_of(network))
             with torch.inference_mode():
                 target, raw = batch.target, network.raw(batch.sources)
                 raw = raw if self.per_position else raw[:, None]
-                tally.add(target.real(raw), target.real(target.values))
-            done += batch.count
+                return target.real(raw), target.real(target.values), batch.count
+
+        for raw, values, rows in shared(range(len(batches)), said):
+            tally.add(raw, values)
+            done += rows
             yield done / len(examples)
         return tally.metrics()
 

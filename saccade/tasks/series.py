@@ -25,6 +25,7 @@ from saccade.tasks.task import (
     Request,
     device_of,
     in_batches,
+    shared,
 )
 
 
@@ -39,12 +40,17 @@ class Series(NumberTask):
         self, network: Generator, corpus: Corpus, examples: Sequence[Example], quick: bool
     ) -> Evaluation:
         tally, done = Tally(self, distribution_of(network)), 0
-        for batch in in_order(corpus, self.config.decode.batch_tokens, len(examples)):
-            batch = batch.to(device_of(network))
+        batches = in_order(corpus, self.config.decode.batch_tokens, len(examples))
+
+        def said(i: int) -> tuple[Tensor, Tensor, int]:
+            batch = batches[i].to(device_of(network))
             with torch.inference_mode():
                 raw, values = self.forced(network, batch)
-                tally.add(batch.target.real(raw), batch.target.real(values))
-            done += batch.count
+                return batch.target.real(raw), batch.target.real(values), batch.count
+
+        for raw, values, rows in shared(range(len(batches)), said):
+            tally.add(raw, values)
+            done += rows
             yield done / len(examples)
         return tally.metrics()
 

@@ -18,7 +18,7 @@ from saccade.models.networks import Tagger
 from saccade.nn.loss import label_loss
 from saccade.nn.padded import UNSCORED_ID, Padded
 from saccade.tasks.labels import LabelTask, log_probs_of
-from saccade.tasks.task import Evaluation, Prediction, Query, Request, Token, device_of
+from saccade.tasks.task import Evaluation, Prediction, Query, Request, Token, device_of, shared
 
 ALTERNATIVES = 5  # labels of a word, where details are asked for
 
@@ -55,17 +55,25 @@ class Tag(LabelTask):
         gold: list[list[str]] = []
         guess: list[list[str]] = []
         name = self.labels.label
-        for batch in in_order(corpus, self.config.decode.batch_tokens, len(examples)):
-            batch = batch.to(device_of(network))
+        batches = in_order(corpus, self.config.decode.batch_tokens, len(examples))
+
+        def judged(i: int) -> tuple[float, int, list[list[str]], list[list[str]]]:
+            batch = batches[i].to(device_of(network))
             with torch.inference_mode():
                 target, logits = batch.target, network.logits(batch.sources)
                 loss = label_loss(target.scored(logits), target.scored(target.values))
-                nll, count = nll + float(loss.nll), count + loss.count
-                best = logits.argmax(-1)
-                for row, right, n in zip(best, target.values, target.lengths.tolist(), strict=True):
-                    scored = right[:n] != UNSCORED_ID
-                    guess.append([name(i) for i in row[:n][scored].tolist()])
-                    gold.append([name(i) for i in right[:n][scored].tolist()])
+            rights, said = [], []
+            rows = zip(logits.argmax(-1), target.values, target.lengths.tolist(), strict=True)
+            for row, right, n in rows:
+                scored = right[:n] != UNSCORED_ID
+                said.append([name(i) for i in row[:n][scored].tolist()])
+                rights.append([name(i) for i in right[:n][scored].tolist()])
+            return float(loss.nll), loss.count, rights, said
+
+        for loss, some, rights, said in shared(range(len(batches)), judged):
+            nll, count = nll + loss, count + some
+            gold += rights
+            guess += said
             yield len(gold) / len(examples)
         if not count:
             raise DataError("nothing to score: data.mask or data.ignore leaves out every label")

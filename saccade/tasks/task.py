@@ -7,10 +7,12 @@ page. A task is its fields; the loss is the network's own.
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -280,6 +282,60 @@ def result_of(evaluation: Evaluation) -> dict[str, float]:
     while scores is None:
         _, scores = advance(evaluation)
     return scores
+
+
+# --- evaluations that several processes share -----------------------------------------------------
+
+
+class Sharing(Protocol):
+    """The processes that evaluate together."""
+
+    rank: int
+    size: int
+
+    def exchange(self, note: Any) -> list[Any]: ...
+
+
+class Abandoned(Exception):  # noqa: N818
+    """An evaluation that the first process has left."""
+
+
+# Of what is computed, not of a task; no other thread sees it.
+_together: ContextVar[Sharing | None] = ContextVar("evaluating together", default=None)
+
+
+@contextmanager
+def sharing(ranks: Sharing) -> Iterator[None]:
+    """Inside, each of several processes does a part of what is `shared`."""
+    token = _together.set(ranks)
+    try:
+        yield
+    finally:
+        _together.reset(token)
+
+
+def sharers() -> int:
+    """How many processes evaluate together."""
+    ranks = _together.get()
+    return 1 if ranks is None else ranks.size
+
+
+def shared(items: Iterable[Item], work: Callable[[Item], Result]) -> Iterator[Result]:
+    """What work makes of each item, in order; several processes do every n-th each."""
+    supply = iter(items)
+    while True:
+        ranks = _together.get()  # a generator may go on under another
+        size, rank = (1, 0) if ranks is None else (ranks.size, ranks.rank)
+        some = list(islice(supply, size))
+        if not some:
+            return
+        if ranks is None:
+            yield work(some[0])
+            continue
+        found = ranks.exchange(work(some[rank]) if rank < len(some) else None)
+        if found[0] is Abandoned:
+            raise Abandoned
+        yield from found[: len(some)]
 
 
 def count_columns(

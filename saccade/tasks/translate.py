@@ -36,6 +36,8 @@ from saccade.tasks.task import (
     chunks,
     count_columns,
     device_of,
+    shared,
+    sharers,
 )
 from saccade.text.tokenizers import Counts, Tokenizer
 
@@ -106,8 +108,10 @@ class Translate(GeneratingTask):
         searching: Any = packed(network) if many and not watched(network) else network
 
         def answer(queries: Iterable[Query]) -> Iterator[Prediction]:
-            for some in chunks(queries, max(1, EVALUATED_AT_ONCE // hypotheses_of(request))):
-                yield from self.predict(searching, some, request)
+            most = min(EVALUATED_AT_ONCE // hypotheses_of(request), -(-len(examples) // sharers()))
+            parts = chunks(queries, max(1, most))
+            for found in shared(parts, lambda some: self.predict(searching, some, request)):
+                yield from found
 
         return (yield from self.evaluate_answers(network, corpus, examples, answer))
 
@@ -127,10 +131,15 @@ class Translate(GeneratingTask):
             yield 0.9 * done / len(queries)  # the loss takes little
         nll, count = 0.0, 0  # of tokens under teacher forcing
         rows = sum(len(row.references) for row in examples)
-        for batch in in_order(corpus, self.config.decode.batch_tokens, rows):
+        batches = in_order(corpus, self.config.decode.batch_tokens, rows)
+
+        def judged(i: int) -> tuple[float, int]:
             with torch.inference_mode():
-                loss, _ = network(batch.to(device_of(network)))
-            nll, count = nll + float(loss.nll), count + loss.count
+                loss, _ = network(batches[i].to(device_of(network)))
+            return float(loss.nll), loss.count
+
+        for loss, tokens in shared(range(len(batches)), judged):
+            nll, count = nll + loss, count + tokens
             yield 0.95
         scores = {"loss": nll / max(count, 1)}
         if self.metric == "perplexity":

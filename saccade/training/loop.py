@@ -22,7 +22,7 @@ from saccade.runs import files
 from saccade.runs.failures import within_memory, writing
 from saccade.setup.prepare import whereabouts
 from saccade.tasks.task import Evaluation
-from saccade.training import saving
+from saccade.training import saving, together
 from saccade.training.budget import USUAL_EXAMPLES, Budget, affordable, reported
 from saccade.training.events import (
     Evaluated,
@@ -61,7 +61,8 @@ def train(
     stop: Stop | None = None,
 ) -> Iterator[Event]:
     """Train to a limit, reporting on the way; the run's model.safetensors gets the best weights."""
-    loader = Loader(partial(trainer.task.epoch, corpus), trainer.config.workers)
+    split = trainer.ranks.part if trainer.ranks.together else None
+    loader = Loader(partial(trainer.task.epoch, corpus), trainer.config.workers, split)
     stop = stop or Stop()
     budget = Budget(trainer.task.config, trainer.at.seconds, len(examples))
     try:
@@ -182,7 +183,7 @@ def evaluate(
     best = trainer.note(found.scores)
     with stop.saving(), writing(trainer.folder):
         if best:
-            files.save_weights(trainer.folder / "model.safetensors", trainer.predicting())
+            files.save_weights(trainer.folder / "model.safetensors", trainer.gathered())
     seconds = budget.seconds()
     return Evaluated(at.step, found.scores, best, seconds, found.examples, wanted)
 
@@ -239,6 +240,8 @@ def finish(
     at, found = trainer.at, None
 
     def last(n: int) -> Evaluation:
+        if trainer.ranks.together:
+            return together.evaluating(trainer, dev, examples[:n], False, stop)
         evaluation = trainer.task.evaluating(trainer.network, dev, examples[:n], quick=False)
         return reported(evaluation, stop.interruptible)
 
@@ -367,15 +370,18 @@ def suspects(trainer: Trainer, loader: Loader, epoch: int, index: int) -> str:
     rows: list[int] = []
     guilty: list[int] = []
     trainer.network.eval()
-    batches = loader.take(epoch, index, trainer.config.accumulate)
-    for number, batch in enumerate(batches, index):
-        examples = loader.epoch(epoch).examples(number)
+    batches = loader.epoch(epoch)
+    for number in range(index, min(index + trainer.config.accumulate, len(batches))):
+        examples = batches.examples(number)
+        rows += examples
+        if trainer.ranks.lockstep:  # a forward pass would need the others
+            continue
+        batch = batches[number]
         for i, row in enumerate(examples):
             one = batch.rows(torch.tensor([i])).to(trainer.device)
             with torch.no_grad(), slice_of(RowSlice(i, i + 1, len(examples), batch.words)):
                 loss, _ = trainer.network(one)
             guilty += [] if bool(loss.nll.isfinite()) else [row]
-        rows += examples
     trainer.network.train()
     shown = (guilty or rows)[:5]
     places = whereabouts(trainer.task, shown)

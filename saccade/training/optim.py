@@ -8,8 +8,10 @@ import torch
 from torch import Tensor
 
 from saccade import config as c
+from saccade.distributed.ranks import Ranks, local
 from saccade.training.tune import Group
 
+ALONE = Ranks()
 MOST_SLOPES = 12.0  # at the usual rates of word2vec; with three times as many vectors diverge
 
 
@@ -23,14 +25,18 @@ def build_optimizer(learning: Sequence[Group], train: c.Train) -> torch.optim.Op
             {"params": matrices, "weight_decay": train.weight_decay, "scale": scale},
             {"params": others, "weight_decay": 0.0, "scale": scale},
         ]
-    fused = learning[0].parameters[0].device.type in ("cpu", "cuda")
+    first, *others = [p for group in learning for p in group.parameters]
+    # one kernel for all of them takes tensors that are spread alike
+    alike = all(getattr(p, "device_mesh", 0) == getattr(first, "device_mesh", 0) for p in others)
+    fused, foreach = alike and first.device.type in ("cpu", "cuda"), None if alike else False
     match train.optimizer:
         case "adamw":
-            return torch.optim.AdamW(
-                groups, lr=train.rate, betas=train.betas, eps=1e-9, fused=fused
-            )
+            ways: dict[str, Any] = {"fused": fused, "foreach": foreach}
+            return torch.optim.AdamW(groups, lr=train.rate, betas=train.betas, eps=1e-9, **ways)
         case "sgd":
-            return torch.optim.SGD(groups, lr=train.rate, momentum=train.momentum, fused=fused)
+            in_parts = hasattr(first, "device_mesh")  # torch's kernel for all does not know those
+            ways = {"fused": fused and not in_parts, "foreach": foreach}
+            return torch.optim.SGD(groups, lr=train.rate, momentum=train.momentum, **ways)
         case "sparse":
             return RowSGD(groups, train.rate)
 
@@ -55,7 +61,9 @@ def rate_at(train: c.Train, step: int, progress: float, plateau: float) -> float
             return train.rate * warm * plateau
 
 
-def scale_gradients(parameters: Iterable[Tensor], count: float, clip: float) -> Tensor:
+def scale_gradients(
+    parameters: Iterable[Tensor], count: float, clip: float, ranks: Ranks = ALONE
+) -> Tensor:
     """Divide summed gradients by `count`, clip them to a norm; return the norm before clipping.
 
     Those of single rows stay sums, as each pair of words is a step of its own in word2vec; their
@@ -64,9 +72,9 @@ def scale_gradients(parameters: Iterable[Tensor], count: float, clip: float) -> 
     gradients = [p.grad for p in parameters if p.grad is not None]
     if any(gradient.is_sparse for gradient in gradients):
         return torch.nn.utils.get_total_norm([gradient._values() for gradient in gradients])
-    norm = torch.nn.utils.get_total_norm(gradients) / count
+    norm = ranks.norm(gradients) / count
     factor = torch.clamp(clip / (norm + 1e-6), max=1.0) if clip else torch.ones_like(norm)
-    torch._foreach_mul_(gradients, factor / count)
+    torch._foreach_mul_([local(gradient) for gradient in gradients], factor / count)
     return norm
 
 
@@ -98,17 +106,17 @@ class MovingAverage:
     def __init__(self, parameters: list[Tensor], decay: float):
         self.decay = decay
         self.parameters = parameters
-        self.weights = [p.detach().clone() for p in parameters]
+        self.weights = [local(p.detach()).clone() for p in parameters]
 
     @torch.no_grad()
     def update(self, step: int) -> None:
         decay = min(self.decay, (1 + step) / (10 + step))  # the first steps are forgotten soon
-        torch._foreach_lerp_(self.weights, self.parameters, 1 - decay)
+        torch._foreach_lerp_(self.weights, [local(p.detach()) for p in self.parameters], 1 - decay)
 
     @torch.no_grad()
     def swap(self) -> None:
         """Exchange the average and the weights; twice is as before."""
-        for average, weight in zip(self.weights, self.parameters, strict=True):
+        for average, weight in zip(self.weights, map(local, self.parameters), strict=True):
             kept = weight.detach().clone()
             weight.copy_(average)
             average.copy_(kept)

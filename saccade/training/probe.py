@@ -11,8 +11,8 @@ from typing import NamedTuple
 import torch
 
 from saccade.data.batches import Batch
+from saccade.data.parallel import cores
 from saccade.distributed.ranks import Ranks, possible
-from saccade.engines.processes import cores
 from saccade.runs.machine import has_half_products
 from saccade.training.gradients import Gradients
 from saccade.training.preflight import expected, time_of

@@ -186,7 +186,7 @@ def counting(items: Iterable[Item], path: Path | None) -> Iterator[Item]:
 
 def _lines_in(path: Path | None) -> float | None:
     """How many lines a plain file has; None where only reading it to the end would tell."""
-    if path is None or not path.is_file() or path.suffix == ".gz":
+    if path is None or not path.is_file() or path.suffix in (".gz", ".zst"):
         return None
     with path.open("rb") as file:
         return sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b"")) or None

@@ -3,7 +3,9 @@
 Which checkpoints are kept, going back to one, and the mean of several.
 """
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,10 +14,11 @@ import torch
 from pydantic import Field, TypeAdapter, ValidationError
 from torch import Tensor
 
+from saccade.distributed.ranks import put
 from saccade.errors import CheckpointError
 from saccade.models.networks import Generator
 from saccade.nn.state import leaves, with_leaves
-from saccade.runs import checkpoints, files
+from saccade.runs import checkpoints, files, shards
 from saccade.runs.failures import writing
 from saccade.runs.guard import read_header
 from saccade.runs.legacy import current_position
@@ -74,7 +77,9 @@ def save(trainer: "Trainer", due: bool) -> Path:
     state["config"] = trainer.task.config.model_dump(mode="json", exclude_none=True)
     folder = trainer.folder / "checkpoints"
     with writing(trainer.folder):
-        path = checkpoints.save(folder, at.step, tensors_of(trainer), state)
+        parts = tensors_of(trainer)
+        more = partial(save_parts, trainer) if trainer.ranks.lockstep else None
+        path = checkpoints.save(folder, at.step, parts, state, more)
     checkpoints.remove(folder, [path, *(checkpoint(trainer, n) for n in kept(trainer))])
     return path
 
@@ -82,12 +87,37 @@ def save(trainer: "Trainer", due: bool) -> Path:
 def tensors_of(trainer: "Trainer") -> dict[str, dict[str, Tensor]]:
     """The tensors of a checkpoint, by file."""
     tensors = {f"carry.{i}": tensor for i, tensor in enumerate(leaves(trainer.carry))}
-    for i, slots in trainer.optimizer.state_dict()["state"].items():
-        tensors |= {f"optimizer.{i}.{name}": tensor for name, tensor in slots.items()}
-    parts = {"model": trainer.predicting(), "training": tensors}
-    if trainer.average is not None:
+    tensors |= {name: tensor for name, tensor in slots_of(trainer) if not in_parts(tensor)}
+    parts = {"model": trainer.gathered(), "training": tensors}
+    if trainer.average is not None and not trainer.ranks.lockstep:
         parts["raw"] = files.weights_of(trainer.network)
     return parts
+
+
+def slots_of(trainer: "Trainer") -> Iterator[tuple[str, Tensor]]:
+    """What the optimiser keeps, by name."""
+    for i, slots in trainer.optimizer.state_dict()["state"].items():
+        yield from ((f"optimizer.{i}.{name}", tensor) for name, tensor in slots.items())
+
+
+def in_parts(tensor: Tensor) -> bool:
+    """Whether several processes have a part each."""
+    return hasattr(tensor, "to_local")
+
+
+def save_parts(trainer: "Trainer", path: Path) -> None:
+    """Have all processes write their parts of a checkpoint; for the first."""
+    trainer.ranks.order("save", str(path))
+    write_parts(trainer, path)
+
+
+def write_parts(trainer: "Trainer", path: Path) -> None:
+    """Write this process's parts of what is not in model.safetensors."""
+    tensors = {name: tensor for name, tensor in slots_of(trainer) if in_parts(tensor)}
+    if trainer.average is not None:  # else they are those that predict
+        named = trainer.network.named_parameters()
+        tensors |= {f"raw.{name}": p.detach() for name, p in named}
+    shards.write(path, tensors)
 
 
 def kept(trainer: "Trainer") -> list[int]:
@@ -144,8 +174,14 @@ def restore(trainer: "Trainer", path: Path) -> None:
     state = current_position(files.read_json(path / "state.json"))
     trainer.begin()
     raw = path / "raw.safetensors"
-    weights = raw if trainer.average else path / "model.safetensors"
-    files.load_weights(weights, trainer.network)
+    if trainer.average and not raw.exists():
+        weights = {f"raw.{name}": p for name, p in files.weights_of(trainer.network).items()}
+        found = {name: shape for name, (shape, _) in shards.shapes(path).items()}
+        if any(found.get(name) != tuple(p.shape) for name, p in weights.items()):
+            raise CheckpointError(f"{path}: its shards are not those of this network")
+        shards.read(path, weights)
+    else:
+        files.load_weights(raw if trainer.average else path / "model.safetensors", trainer.network)
     try:
         if trainer.average is not None:
             files.load_into(path / "model.safetensors", trainer.predicting())
@@ -161,19 +197,28 @@ def restore_tensors(trainer: "Trainer", path: Path) -> None:
     """Take over the optimiser's state and what is carried, tensor by tensor."""
     order = [p for group in trainer.optimizer.param_groups for p in group["params"]]
     form = leaves(carry_form(trainer))
-    for key, entry in read_header(path).tensors.items():  # all of them before any is read
+    entries = {
+        key: (tuple(entry["shape"]), entry["dtype"])
+        for key, entry in read_header(path).tensors.items()
+    }
+    in_shards = {
+        key: (shape, files.DTYPES.get(dtype, str(dtype)))
+        for key, (shape, dtype) in shards.shapes(path.parent).items()
+        if not key.startswith("raw.")
+    }
+    for key, (shape, dtype) in (entries | in_shards).items():  # all of them before any is read
         kind, number, *name = key.split(".")
         known = order if kind == "optimizer" else form
         if kind not in ("optimizer", "carry") or not 0 <= int(number) < len(known):
             raise ValueError(f"a tensor '{key[:200]}'")
-        own, shape = known[int(number)], tuple(entry["shape"])
+        own = known[int(number)]
         if kind == "carry":  # of as many rows as the batches had
             fits = not name and shape[1:] == own.shape[1:] and shape[:1] > (0,)
         else:
             fits = len(name) == 1 and shape == (() if name == ["step"] else own.shape)
-            fits = fits and entry["dtype"] == files.DTYPES[own.dtype]
+            fits = fits and dtype == files.DTYPES[own.dtype]
         if not fits:
-            raise ValueError(f"'{key[:200]}' is {entry['dtype']} {str(shape)[:200]}")
+            raise ValueError(f"'{key[:200]}' is {dtype} {str(shape)[:200]}")
     slots: dict[int, dict[str, Tensor]] = {}
     carried: dict[int, Tensor] = {}
     for key, tensor in files.tensors_in(path):
@@ -181,7 +226,18 @@ def restore_tensors(trainer: "Trainer", path: Path) -> None:
         if kind == "carry":
             carried[int(number)] = tensor.to(trainer.device)
         else:
-            slots.setdefault(int(number), {})[name[0]] = tensor.to(order[int(number)].device)
+            own = order[int(number)].detach()
+            if tensor.dim() and in_parts(own):
+                kept = torch.zeros_like(own)
+                put(kept, tensor)
+                tensor = kept
+            slots.setdefault(int(number), {})[name[0]] = tensor.to(own.device)
+    into = {key: torch.zeros_like(order[int(key.split(".")[1])].detach()) for key in in_shards}
+    if into:
+        shards.read(path.parent, into)
+    for key, tensor in into.items():
+        _, number, slot = key.split(".")
+        slots.setdefault(int(number), {})[slot] = tensor
     expected = trainer.optimizer.state_dict()
     names = {"exp_avg", "exp_avg_sq", "step"} if trainer.config.optimizer == "adamw" else set()
     if any(names - found.keys() for found in slots.values()):
@@ -211,7 +267,7 @@ def finish(trainer: "Trainer") -> list[str]:
         mean, problems = checkpoints.mean(averaged(trainer))
         files.save_weights(model, mean)
     elif not model.exists():  # nothing was ever evaluated
-        files.save_weights(model, trainer.predicting())
+        files.save_weights(model, trainer.gathered())
     files.load_weights(model, trainer.network)
     trainer.network.eval()
     return problems

@@ -3,7 +3,7 @@
 import os
 import shutil
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -13,6 +13,7 @@ import torch
 from saccade import config as c
 from saccade.data.digest import digest
 from saccade.data.memory import Memory, given
+from saccade.distributed.world import joined
 from saccade.errors import CheckpointError, ConfigError, DataError
 from saccade.models.networks import Network
 from saccade.runs import checkpoints, files
@@ -61,6 +62,7 @@ from saccade.training.report import show
 from saccade.training.saving import restore
 from saccade.training.share import shared
 from saccade.training.stop import Interrupted, Stop
+from saccade.training.together import open_for_all, require_layout
 from saccade.training.trainer import Trainer
 
 REPLACED = (  # what a run writes into its folder, beside config.toml, in the place of what is there
@@ -204,6 +206,7 @@ def start(
     """
     try:
         choose_precision(config.train, choose_device(config.train.device))  # before any work
+        require_layout(config)
     except ConfigError:
         with suppress(OSError):
             folder.rmdir()
@@ -352,13 +355,16 @@ def _train(
     """Train a network which has no memory yet; `began` is when the user has asked for it."""
     stop.folder = folder
     config = ready.task.config
+    require_layout(config)
     device = choose_device(config.train.device)
     network = first_weights(network, config, folder).to(device)
     for corpus in (ready.train, ready.dev):
         check_ids(ready.task, corpus, folder)
-    trainer = Trainer(ready.task, network, folder)
+    world = joined()
+    ranks = None if world is None else open_for_all(world, folder, checkpoint, config, network)
+    trainer = Trainer(ready.task, network, folder, ranks)
     try:
-        way = _fastest(trainer, ready, stop) if checkpoint is None else None
+        way = _fastest(trainer, ready, stop) if checkpoint is None and world is None else None
     except Interrupted:
         yield events.Finished(0, "stopped", {}, 0.0, stopped=True)
         return
@@ -380,14 +386,17 @@ def _train(
     yield events.Prepared(
         len(ready.train), len(ready.dev), ready.left_out, count, str(device), trainer.at.step
     )
+    if ranks is not None:
+        yield events.Noticed(f"{ranks.size} processes: {ranks}")
     try:
-        yield from preflight(trainer, ready, stop)
+        if world is None:  # what it tries alone, several would share
+            yield from preflight(trainer, ready, stop)
     except Interrupted:
         yield events.Finished(trainer.at.step, "stopped", {}, trainer.at.seconds, stopped=True)
         return
     if config.train.minutes:  # what came before counts, but leaves half of them for training
         trainer.at.seconds += min(perf_counter() - began, 30 * config.train.minutes)
-    with shared(trainer, checkpoint):
+    with nullcontext() if world is not None else shared(trainer, checkpoint):
         yield from loop(trainer, ready.train, ready.dev, ready.dev_examples, stop)
 
 

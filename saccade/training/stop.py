@@ -39,6 +39,11 @@ class Stop:
         self._lock = threading.Lock()  # of `_save`
         self._before: dict[int, Any] = {}
         self._over = threading.Event()
+        self._grace, self._speaks = GRACE_SECONDS, True
+
+    def with_others(self, grace: float, speaks: bool) -> None:
+        """This process is one of several: all have so many seconds, and one speaks for them."""
+        self._grace, self._speaks = grace, speaks
 
     def __call__(self) -> bool:
         return self.asked
@@ -113,7 +118,7 @@ class Stop:
                     os._exit(130)
                 if not asked and byte[0] in SIGNALS:
                     asked = True
-                    _say("stopping; Ctrl-C ends the process at once")
+                    self._tell("stopping; Ctrl-C ends the process at once")
                     threading.Thread(target=self._end, daemon=True).start()
         os.close(reader)
 
@@ -129,7 +134,7 @@ class Stop:
                     _say(f"saccade: {error}")
                     os._exit(2)
                 self._exit("all is saved")
-        if self._over.wait(GRACE_SECONDS - PATIENCE_SECONDS):
+        if self._over.wait(self._grace - PATIENCE_SECONDS):
             return
         while self._saving and not self._over.wait(0.05):
             pass
@@ -138,8 +143,12 @@ class Stop:
 
     def _exit(self, how: str) -> NoReturn:
         again = f"; go on with: saccade resume {shlex.quote(str(self.folder))}"
-        _say(how + again if self.folder else how)
+        self._tell(how + again if self.folder else how)
         os._exit(EXIT_CODE)
+
+    def _tell(self, text: str) -> None:
+        if self._speaks:
+            _say(text)
 
 
 def _say(text: str) -> None:

@@ -18,13 +18,13 @@ from saccade import config as c
 from saccade.data.batches import Batch
 from saccade.data.corpora import Corpus
 from saccade.data.lines import Example
-from saccade.distributed.ranks import Ranks
+from saccade.distributed.ranks import Ranks, spread, whole
 from saccade.models.networks import Network
 from saccade.runs import files
 from saccade.runs.machine import choose_precision
 from saccade.runs.start import taken_names
 from saccade.tasks.task import Evaluation, Task, device_of
-from saccade.training import saving
+from saccade.training import saving, together
 from saccade.training.budget import reported
 from saccade.training.gradients import Gradients
 from saccade.training.optim import MovingAverage, build_optimizer, rate_at, scale_gradients
@@ -73,7 +73,7 @@ class Order(NamedTuple):
 class Trainer:
     """A network in training: its optimiser, its averages, its position."""
 
-    def __init__(self, task: Task, network: Network, folder: Path):
+    def __init__(self, task: Task, network: Network, folder: Path, ranks: Ranks | None = None):
         self.task, self.network, self.folder = task, network, folder
         self.config: c.Train = task.config.train
         self.device = device_of(network)
@@ -87,6 +87,8 @@ class Trainer:
         self.gradients = Gradients(
             network, self.parameters, self.device, self.dtype, self.scaler, seed
         )
+        self.ranks = ranks or Ranks()
+        self.replica: Network | None = None  # of whole weights, where those in training are parts
         self.doing: tuple[str, str] | None = None  # for the wording of an error
         self.begin()
 
@@ -103,6 +105,7 @@ class Trainer:
     ) -> StepResult:
         """One update from some batches' summed gradients; Interrupted leaves no trace of it."""
         at, stop = self.at, stop or Stop()
+        inside = Stop() if self.ranks.together else stop  # nobody leaves a step that all take
         rate = rate_at(self.config, at.step + 1, progress, at.plateau) * at.rate_scale
         for group in self.optimizer.param_groups:
             group["lr"] = rate * group["scale"]
@@ -112,11 +115,13 @@ class Trainer:
             ranks.order("step", Order.of(self, len(batches), progress))
         if not self.network.training:
             self.network.train()
-        with stop.unchanged(lambda: saving.save(self, due=False)):
-            sums = self.gradients.sum(batches, self.carry, progress, at.step, stop)
+        with inside.unchanged(lambda: saving.save(self, due=False)):
+            sums = self.gradients.sum(batches, self.carry, progress, at.step, inside)
             self.scaler.unscale_(self.optimizer)
-            norm = scale_gradients(self.parameters, max(sums.count, 1), self.config.clip)
-            finite = isfinite(float(norm + sums.nll))
+            count, clip = max(sums.count, 1), self.config.clip
+            norm = scale_gradients(self.parameters, count, clip, self.ranks)
+            finite = isfinite(float(norm) + float(sums.nll))
+        stop.asked |= self.ranks.stopping
         result = StepResult(sums.nll, sums.count, norm, rate, finite, progress, stop.asked)
         self.update(result, sums.carry)
         return result
@@ -135,7 +140,7 @@ class Trainer:
         self.carry = carry if result.finite else None  # it may be as bad as the loss
         if result.finite:
             at.bad_streak = 0
-            if self.average is not None and self.ranks.rank == 0:
+            if self.average is not None and self.ranks.evaluates:
                 self.average.update(at.step)
         else:
             at.bad_streak += not searching
@@ -151,6 +156,7 @@ class Trainer:
     @ranks.setter
     def ranks(self, ranks: Ranks) -> None:
         self.gradients.ranks = ranks
+        ranks.parameters = self.parameters
 
     def follow(self, order: "Order", batches: Sequence[Batch]) -> None:
         """The step that the first rank takes, taken here with other rows."""
@@ -164,6 +170,9 @@ class Trainer:
 
     def evaluating(self, corpus: Corpus, examples: Sequence[Example], stop: Stop) -> Evaluation:
         """The metrics of the weights that would predict: the moving average's, if there is one."""
+
+        if self.ranks.together:
+            return (yield from together.evaluating(self, corpus, examples, True, stop))
 
         def swap() -> None:
             if self.average is not None:
@@ -193,14 +202,45 @@ class Trainer:
             swap()
 
     def predicting(self) -> dict[str, Tensor]:
-        """The weights that would predict."""
+        """The weights that would predict; in parts where those in training are."""
         weights = files.weights_of(self.network)
         if self.average is None:
             return weights
         pairs = zip(self.parameters, self.average.weights, strict=True)
-        averages = {id(parameter): average for parameter, average in pairs}
+        averages = {id(parameter): spread(average, parameter) for parameter, average in pairs}
         named = self.network.named_parameters()
         return weights | {name: averages[id(p)] for name, p in named if id(p) in averages}
+
+    def gathered(self) -> dict[str, Tensor]:
+        """The same, whole, for the first rank, which tells the others to give their parts."""
+        if not self.ranks.lockstep:
+            return self.predicting()
+        self.ranks.order("gather")
+        found = {name: whole(tensor) for name, tensor in self.predicting().items()}
+        return {name: tensor.cpu() for name, tensor in found.items()}
+
+    @contextmanager
+    def network_that_predicts(self, quick: bool) -> Iterator[Network]:
+        """The network with the weights that predict, for all ranks: those of now, or of the end."""
+        self.network.eval()
+        network, average = self.network, self.average if quick else None
+        if self.ranks.lockstep:
+            if self.replica is None:
+                self.replica = self.task.build().to(self.device)
+            network = self.replica.eval()
+            if quick:
+                into = files.weights_of(network)
+                for name, tensor in self.predicting().items():
+                    into[name].copy_(whole(tensor))
+        elif average is not None:
+            average.swap()
+        if not quick and (self.ranks.lockstep or self.ranks.rank):
+            files.load_weights(self.folder / "model.safetensors", network)
+        try:
+            yield network
+        finally:
+            if average is not None and not self.ranks.lockstep:
+                average.swap()
 
     def note(self, scores: dict[str, float]) -> bool:
         """Remember an evaluation; whether it is the best so far."""

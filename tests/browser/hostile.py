@@ -1,4 +1,4 @@
-"""Strings that a page must show as they are: markup, scripts, templates, and what cannot be seen."""
+"""Strings that a page must show as they are: markup, scripts, templates, unseen characters."""
 
 import random
 import unicodedata
@@ -20,13 +20,14 @@ UNSEEN = [
     0xFEFF, 0xFFA0, 0xFFF9, 0xFFFB, 0xE0001, 0xE0041, 0xE007F, 0xE0100, 0x1D173,
 ]  # fmt: skip
 OTHERS = [
-    "שלום", "مرحبا", "हिन्दी", "ไทย", "漢字", "한국어", "e\u0301", "Z\u0351\u036b\u0343algo" + "\u0301" * 40,
-    "👩\u200d👩\u200d👧", "🏳️\u200d🌈", "👍🏽", "𝔘𝔫𝔦", "\U0010fffe", "\ue000", "x" * 300, "ﷺ", "ß", "İ", "ǆ",
+    "שלום", "مرحبا", "हिन्दी", "ไทย", "漢字", "한국어", "e\u0301",
+    "Z\u0351\u036b\u0343algo" + "\u0301" * 40, "👩\u200d👩\u200d👧", "🏳️\u200d🌈", "👍🏽", "𝔘𝔫𝔦",
+    "\U0010fffe", "\ue000", "x" * 300, "ﷺ", "ß", "İ", "ǆ",
 ]  # fmt: skip
 
 
 def hostile(count: int) -> list[str]:
-    """So many different words, none of which has a blank in it: words of a sentence to be tagged."""
+    """So many different words without blanks: those of a sentence to be tagged."""
     draws = random.Random(5)
     found = dict.fromkeys([*MARKUP, *OTHERS])
     found |= dict.fromkeys(f"a{chr(code)}b" for code in UNSEEN)

@@ -1,4 +1,4 @@
-"""The page's files as they are shipped: small, self-contained, and without a way for text to become markup."""
+"""The page's files as they are shipped: small, self-contained, and no text becomes markup."""
 
 import re
 from pathlib import Path

@@ -163,3 +163,19 @@ def test_a_reader_that_has_seen_enough_is_no_error(run: Path, tmp_path: Path) ->
     assert len(done.stdout.splitlines()) == 1
     assert "Traceback" not in done.stderr
     assert "Error" not in done.stderr
+
+
+def test_several_seeds_are_one_run_with_a_table(call, tmp_path):
+    data, run = corpus(tmp_path, "translate"), tmp_path / "run"
+    done = call("train", data, "--seeds", 2, "--out", run, *QUICK, *TINY)
+    assert done.code == 0
+    head, *rows = done.out.splitlines()[-4:]
+    assert head.split("\t") == ["metric", "mean", "deviation", "ensemble"]
+    assert [row.split("\t")[0] for row in rows] == ["loss", "sequence_error", "token_error"]
+    assert "seed 2 of 2" in done.err
+    (tmp_path / "new.txt").write_text("abc\ncc\n")
+    assert len(call("predict", run, tmp_path / "new.txt").out.splitlines()) == 2
+    assert call("evaluate", run).out.splitlines()[0] == f"loss\t{rows[0].split(chr(9))[-1]}"
+    more = call("resume", run, "--set", "train.seeds=3")
+    assert more.code == 0
+    assert "seed 3 of 3" in more.err

@@ -193,3 +193,18 @@ def test_a_line_that_cannot_be_read_is_left_empty(
     together = call("predict", run, source, "--with", fast)  # the other cannot read it
     assert together.out.split("\n")[1] == ""
     assert "2: longer than the model's positions" in together.err
+
+
+@pytest.mark.parametrize("sampled", [[], ["--sample"]])
+def test_the_parts_of_a_file_are_answered_as_the_whole(
+    call, fast: Path, tmp_path: Path, sampled: list[str]
+) -> None:
+    path = tmp_path / "lines.txt"
+    path.write_text("".join(f"{'abcd'[i % 4]}{'ab' * (i % 3)}\n" for i in range(11)))
+    whole = call("predict", fast, path, *sampled)
+    parts = [call("predict", fast, path, *sampled, "--shard", f"{i}/3").out for i in (1, 2, 3)]
+    assert "".join(parts) == whole.out
+    assert all(parts)
+    wrong = call("predict", fast, path, "--shard", "4/3")
+    assert wrong.code == 2
+    assert "1/4, 2/4" in wrong.err

@@ -11,6 +11,7 @@ import pytest
 
 import saccade
 from saccade.errors import DataError
+from saccade.runs.measuring import windows as windows_of
 from saccade.runs.run import Run
 from saccade.tasks.forecast import METRICS, SIMPLE
 from saccade.training.events import Finished
@@ -110,12 +111,12 @@ def test_a_back_test_scores_every_window(run: Path, tmp_path: Path) -> None:
     later = table(tmp_path, 230).read_text().splitlines()
     fresh = tmp_path / "later.csv"
     fresh.write_text("\n".join([lines[0], *later[201:]]) + "\n")
-    windows = loaded._windows(loaded.task, [fresh])  # type: ignore[arg-type]
+    windows = windows_of(loaded, loaded.task, [fresh])  # type: ignore[arg-type]
     assert len(windows) == (30 - 4 + 1) * 4  # it goes on where the run's rows end
     apart = tmp_path / "apart.csv"
     apart.write_text("\n".join([lines[0], *later[203:]]) + "\n")
-    assert len(loaded._windows(loaded.task, [apart])) == (28 - 4 + 1) * 4  # type: ignore[arg-type]
-    whole = loaded._windows(loaded.task, [run.parent / "series.csv"])  # type: ignore[arg-type]
+    assert len(windows_of(loaded, loaded.task, [apart])) == (28 - 4 + 1) * 4  # type: ignore[arg-type]
+    whole = windows_of(loaded, loaded.task, [run.parent / "series.csv"])  # type: ignore[arg-type]
     assert len(whole) == (200 - 12 - 4 + 1) * 4
 
 

@@ -1,5 +1,6 @@
 """saccade inspect: a drawing for each kind of source, and every mistake."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 import saccade
 from tests import media
 from tests.cli.conftest import Outcome, refused
+from tests.helpers import corpus
 
 Call = Callable[..., Outcome]
 QUICK = {"train.steps": 4, "train.evaluate_every": 4, "train.processes": 1, "encoder.dim": 16}
@@ -59,3 +61,88 @@ def test_what_cannot_be_drawn_is_said(
         ),
         "the task 'classify' does not search",
     )
+
+
+def test_without_a_file_a_view_is_text(run: Path, call: Call) -> None:
+    done = call("inspect", run, "abc", "--target", "cba")
+    assert done.code == 0
+    assert done.out.startswith("cba\n")
+    assert "decoder.attention\trecurrent\tentropy" in done.out
+    done = call("inspect", run, "abc", "--view", "tree", "--set", "decode.width=2")
+    assert done.out.count("ended") >= 1
+    done = call("inspect", run, "abc", "--view", "saliency", "--method", "integrated")
+    assert "completeness error" in done.out
+    done = call("inspect", run, "abc", "--view", "flow", "--json")
+    assert json.loads(done.out)["kind"] == "flow"
+    done = call("inspect", run, "--view", "embeddings", "--word", "a")
+    assert len(done.out.splitlines()) >= 3
+
+
+def test_a_page_has_every_view_of_an_input(run: Path, tmp_path: Path, call: Call) -> None:
+    out = tmp_path / "page.html"
+    done = call("inspect", run, "abc", "--out", out)
+    assert done.code == 0
+    text = out.read_text(encoding="utf-8")
+    for heading in ("Attention", "Tree", "Tokens", "Saliency", "Flow"):
+        assert f"<h2>{heading}</h2>" in text
+    one = tmp_path / "tokens.json"
+    call("inspect", run, "abc", "--view", "tokens", "--out", one)
+    assert json.loads(one.read_text())["kind"] == "tokens"
+
+
+def test_the_curves_of_runs_are_shown(run: Path, tmp_path: Path, call: Call) -> None:
+    done = call("inspect", run, run, "--curves")
+    assert done.out.startswith("run: 6 steps")
+    assert "dev loss" in done.out
+    call("inspect", run, "--curves", "--out", tmp_path / "curves.svg")
+    assert "<svg" in (tmp_path / "curves.svg").read_text()
+    refused(call("inspect", tmp_path, "--curves"), "cannot be read: there is none")
+
+
+def test_a_run_is_looked_at_as_a_whole(run: Path, tmp_path: Path, call: Call) -> None:
+    assert len(call("inspect", run, "--worst", 3).out.splitlines()) == 3
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("g\tab\tba\tbb\n")
+    assert call("inspect", run, "--probes", pairs).out.startswith("group\tpairs\taccuracy")
+    data = corpus(tmp_path, "translate")
+    assert call("inspect", run, "--strange", data).out.startswith("empty\t")
+
+
+def test_mistakes_in_looking_are_said(run: Path, tmp_path: Path, call: Call) -> None:
+    refused(call("inspect", run), "an input to look at is missing")
+    refused(call("inspect", run, "abc", "--view", "mood"), "no view 'mood': of this run there are")
+    refused(call("inspect", run, "--view", "tree"), "--view tree: an input to look at is missing")
+    refused(call("inspect", run, "a", "b"), "'b' is one word too many")
+    refused(call("inspect", run, "abc", "--view", "tree", "--word", "a"), "--word: has no effect")
+    refused(call("inspect", run, "--curves", "--worst", 3), "--curves and --worst: choose one")
+    refused(call("inspect", run, " ", "--view", "tokens"), "the input is empty")
+    refused(call("inspect", tmp_path / "none", "abc"), "none")
+    out = tmp_path / "no" / "page.html"
+    refused(call("inspect", run, "abc", "--out", out), "cannot be written: No such file")
+
+
+def test_two_runs_are_compared(run: Path, tmp_path: Path, call: Call) -> None:
+    data = corpus(tmp_path, "translate")
+    done = call("compare", run, run, data, "--samples", 100)
+    assert done.code == 0
+    rows = [line.split("\t") for line in done.out.splitlines()]
+    assert rows[1][0] == "metric"
+    assert {row[-1] for row in rows[2:]} == {"no difference"}
+    found = json.loads(call("compare", run, run, data, "--samples", 100, "--json").out)
+    assert found["metrics"][0]["randomisation_p"] == 1.0
+    page = tmp_path / "compare.html"
+    call("compare", run, run, data, "--samples", 100, "--out", page)
+    assert "<h2>Compare</h2>" in page.read_text()
+    refused(call("compare", run, run, data, "--samples", 1), "samples = 1")
+
+
+def test_labels_are_shown_one_by_one(tmp_path: Path, run: Path, call: Call) -> None:
+    data = corpus(tmp_path, "classify")
+    settings = {"train.steps": 4, "train.processes": 1, "encoder.dim": 16}
+    saccade.train(data, task="classify", out=tmp_path / "labels", settings=settings, quiet=True)
+    done = call("evaluate", tmp_path / "labels", data, "--by-label", "--confusion")
+    assert done.code == 0
+    assert "label\tprecision\trecall\tf1\tsupport" in done.out
+    found = json.loads(call("evaluate", tmp_path / "labels", data, "--confusion", "--json").out)
+    assert sum(map(sum, found["counts"])) == 200
+    refused(call("evaluate", run, "--by-label"), "gives no labels")

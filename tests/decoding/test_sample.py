@@ -21,6 +21,15 @@ def test_the_same_seed_gives_the_same_text_and_another_another() -> None:
     assert len({tuple(found.tokens) for found in one}) > 5  # rows differ, too
 
 
+def test_rows_with_seeds_of_their_own_are_drawn_as_if_alone() -> None:
+    step, first = ban(chain(9, 12), [1]), torch.ones(20, dtype=torch.long)
+    seeds = [row % 3 for row in range(20)]
+    both = sample(step, None, first, end=0, limits=[9] * 20, seed=seeds, keys=range(20))
+    for row, seed in enumerate(seeds):
+        (alone,) = sample(step, None, first[:1], end=0, limits=[9], seed=seed, keys=[row])
+        assert both[row].tokens == alone.tokens
+
+
 def test_a_low_temperature_is_greedy() -> None:
     step, first = chain(3, 8), torch.tensor([1])
     cold = steps.tempered(step, 1e-3)

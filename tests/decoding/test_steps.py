@@ -10,7 +10,7 @@ from torch import Tensor
 
 from saccade.decoding import steps
 from saccade.decoding.exact import exhaustive
-from saccade.decoding.search import Step
+from saccade.decoding.search import Step, beam_search, greedy
 from saccade.decoding.steps import ban
 from saccade.nn.state import reorder
 from saccade.nn.watch import record
@@ -136,3 +136,40 @@ def test_every_real_position_of_a_source_must_be_covered() -> None:
     bonus = steps.coverage(0.5)(state)
     assert bonus.tolist() == pytest.approx([0.5 * (2 * least + log(0.8)), 0.5 * least], abs=1e-5)
     assert torch.equal(reorder(state, torch.tensor([1, 0])).keep.tree, keep)  # the source's own
+
+
+def test_a_source_that_is_given_up_ends_at_the_next_token_and_others_go_on() -> None:
+    step, first = steps.at_least(chain(9, 12), 0, 9), torch.tensor([1, 2, 3])
+    calls = []
+
+    def given_up() -> bool:
+        calls.append(1)
+        return len(calls) > 3
+
+    def never() -> bool:
+        return False
+
+    watched = steps.stoppable(step, 0, [never, given_up, never])
+    plain = greedy(step, None, first, end=0, limits=[9] * 3)
+    found = greedy(watched, None, first, end=0, limits=[9] * 3)
+    assert [len(one.tokens) for one in found] == [9, 3, 9]
+    assert [found[0].tokens, found[2].tokens] == [plain[0].tokens, plain[2].tokens]
+    calls.clear()
+    wide = beam_search(step, None, first, end=0, width=3, limits=[9] * 3)
+    beams = beam_search(watched, None, first, end=0, width=3, limits=[9] * 3)
+    assert len(beams[1][0].tokens) == 3
+    assert [beams[0][0], beams[2][0]] == [wide[0][0], wide[2][0]]
+
+
+def test_coverage_counts_under_other_rules() -> None:
+    """Its sum is found in the state, whatever is wrapped around the step."""
+    attention = torch.nn.Identity()
+
+    def step(tokens: Tensor, state: object) -> tuple[Tensor, object]:
+        record(attention, torch.full((len(tokens), 1, 2), 0.5))
+        return chain(9, 6)(tokens, None)[0], None
+
+    summed = steps.with_attention_sum(step, attention)
+    _, plain = summed(torch.tensor([1]), None)
+    _, ruled = steps.at_least(summed, 0, 2)(torch.tensor([1]), None)
+    assert torch.equal(steps.coverage(0.3)(plain), steps.coverage(0.3)(ruled))

@@ -20,7 +20,9 @@ NAMES = [f"w{i}" for i in range(6)]
 ALONE = [  # decoders that need no source
     name
     for name, decoder in DECODERS.items()
-    if decoder.get("attention", "off") == "off" and decoder.get("first_state") is None
+    if decoder.get("attention", "off") == "off"
+    and decoder.get("first_state") is None
+    and decoder["kind"] != "edit"
 ]
 CASES = (
     *(f"said {name}" for name in DECODERS),

@@ -8,23 +8,17 @@ import torch
 from saccade.inspect.case import Case, SaidOn
 from saccade.inspect.maps import attention_maps, importance, without
 from saccade.inspect.saliency import explained, gradient, integrated_gradients, occlusion, saliency
+from saccade.inspect.view import attends
 from saccade.models.heads import Pooled
 from saccade.nn.attention import CrossAttention, SelfAttention
 from tests.inspect.cases import CASES, case_of
 
-ATTENTIVE = [
-    name
-    for name in CASES
-    if any(
-        isinstance(module, SelfAttention | CrossAttention) or "Attention" in type(module).__name__
-        for module in case_of(name).network.modules()
-    )
-]
+ATTENTIVE = [name for name in CASES if attends(case_of(name).network)]
 
 
 def everything(case: Case) -> Any:
     found = [saliency(case, method) for method in ("gradient", "integrated", "occlusion")]
-    if any("Attention" in type(module).__name__ for module in case.network.modules()):
+    if attends(case.network):
         found.append(attention_maps(case, ablate=True).view())
     return found
 

@@ -102,10 +102,12 @@ def test_tokens_are_those_of_the_answer(translator: Run) -> None:
 
 def test_an_alternative_can_be_forced(translator: Run) -> None:
     tokens = view(translator, "abcd", "tokens")["tokens"]
-    other = tokens[1]["alternatives"][1]
+    said = tokens[1]["text"]
+    other = next(o for o in tokens[1]["alternatives"] if o["prefix"] and o["text"] != said)
     again = view(translator, "abcd", "tokens", prefix=other["prefix"])
     assert again["text"].startswith(other["prefix"])
     assert again["tokens"][1]["text"] == other["text"]
+    assert tokens[-1]["prefix"] is None
 
 
 def test_the_tokens_of_a_text_are_those_that_are_scored(translator: Run, writer: Run) -> None:
@@ -163,6 +165,9 @@ def test_a_layer_and_a_head_are_chosen(translator: Run) -> None:
     ]
     mean = view(translator, "abc", "attention", target="cba", layer=0)["map"]
     assert torch.allclose(torch.tensor(heads).mean(0), torch.tensor(mean), atol=1e-4)
+    small = view(translator, "abc", "attention", target="cba", thumbs=False)
+    assert "thumbs" not in small["modules"][0]
+    assert small["map"] == whole["map"]
     types = {module["type"] for module in whole["modules"]}
     assert types == {"self", "cross"}
 
@@ -196,7 +201,7 @@ def test_mistakes_are_said(translator: Run, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="position 99"):
         view(translator, "abc", "saliency", position=99)
     with pytest.raises(ConfigError, match="no tree"):
-        view(translator, "abc", "tree", sample=True)
+        view(translator, "abc", "tree", kind="sample")
     alone = small_run(tmp_path, kind="language", decoder="gru_off")
     assert "attention" not in kinds(alone)
     with pytest.raises(ConfigError, match="no attention"):

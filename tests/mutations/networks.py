@@ -524,4 +524,32 @@ MODELS = (
         "memory.values",
         (HEADS,),
     ),
+    Mutation(
+        "edits: deleting is free",
+        "saccade/nn/edits.py",
+        "(at + move - gone).logcumsumexp(-1) + gone",
+        "(at + move).logcumsumexp(-1)",
+        ("tests/nn/test_edits.py",),
+    ),
+    Mutation(
+        "edits: the end of a source is copied",
+        "saccade/nn/edits.py",
+        "held[..., self.end] = False",
+        "pass",
+        ("tests/nn/test_edits.py",),
+    ),
+    Mutation(
+        "edits: padding is written at",
+        "saccade/nn/edits.py",
+        "write = write.masked_fill(padding.unsqueeze(-1), NEVER)",
+        "pass",
+        (f"{LAWS}::test_padding_is_invisible_and_a_batch_is_its_rows",),
+    ),
+    Mutation(
+        "ensembles: the product of what its members say",
+        "saccade/models/ensembles.py",
+        "stacked.logsumexp(0) - log(len(logits))",
+        "stacked.mean(0)",
+        ("tests/training/test_seeds.py::test_what_an_ensemble_says_is_what_its_runs_say_together",),
+    ),
 )

@@ -51,6 +51,18 @@ def test_what_the_user_says_of_the_size_is_kept(tmp_path: Path) -> None:
     assert (reader.height, reader.width, reader.cell) == (48, 96, 16)
 
 
+def test_of_names_the_likeliest_wins_and_of_sentences_the_likeliest_for_its_length(
+    tmp_path: Path,
+) -> None:
+    names, sentences = (
+        chosen(tmp_path, (32, 32), target=lambda i, end=end: f"the {NOUNS[i % 7]}{end}").decode
+        for end in ("", " that runs on and on over a green field in summer")
+    )
+    assert isinstance(names, c.Beam)
+    assert isinstance(sentences, c.Beam)
+    assert (names.alpha, sentences.alpha) == (0.0, 1.0)
+
+
 def test_captions_are_words_and_what_is_spelled_is_letters(tmp_path: Path) -> None:
     task = chosen(tmp_path, (32, 32)).task
     assert isinstance(task, c.Translate)

@@ -111,7 +111,7 @@ def test_a_source_is_on_one_side_only_and_nothing_is_lost(tmp_path: Path) -> Non
 
 
 def test_a_label_as_a_source_is_on_both_sides(tmp_path: Path) -> None:
-    path = write(tmp_path, [f"{['good', 'bad'][i % 2]}\tsome text {i}" for i in range(300)])
+    path = write(tmp_path, [f"{('good', 'bad')[i % 2]}\tsome text {i}" for i in range(300)])
     raw, where = gather(path, task="translate")
     raw["task"] |= {"columns": {"1": {"kind": "label"}}}
     train, dev = both_sides(Split(fill_config(raw, where)[0]))

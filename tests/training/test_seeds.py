@@ -51,7 +51,7 @@ def test_seeds_share_their_data_and_nothing_else(runs: Path) -> None:
 def test_an_ensemble_is_one_run(runs: Path, task: str) -> None:
     with saccade.load(runs / task) as run:
         found = run.evaluate()
-        rows = [row.source for row in run._examples([str(corpus(runs, task))])][:4]
+        rows = [row.source for row in run.rows(str(corpus(runs, task)))][:4]
         texts = [one.text for one in run.predict(rows)]
     table = json.loads((runs / task / "seeds.json").read_text())
     assert table["ensemble"] == pytest.approx(found)

@@ -55,7 +55,7 @@ async function request(path, options, signal, tries = 0) {
     return request(path, options, signal, tries + 1);
   }
   const message = told.message ?? `The server answered ${answer.status} ${answer.statusText}.`;
-  throw new ApiError(told.where && !message.includes(told.where) ? `${told.where}: ${message}` : message, told.code, answer.status);
+  throw new ApiError(message, told.code, answer.status);
 }
 
 export const get = async (path, signal) => (await request(path, {}, signal)).json();
@@ -79,7 +79,8 @@ export async function* events(path, body, signal) {
       const text = lines.map((line) => line.slice(5).replace(/^ /, "")).join("\n");
       if (!text || text === "[DONE]") continue;
       const event = JSON.parse(text);
-      if (event.error) throw new ApiError(event.error.message ?? String(event.error), event.error.code);
+      if (event.error)
+        throw new ApiError(event.error.message ?? String(event.error), event.error.code);
       yield event;
     }
   }
@@ -92,5 +93,7 @@ export const score = (body, signal) => post("api/v1/score", body, signal);
 const path = (name) => `api/v1/runs/${encodeURIComponent(name)}`;
 export const curves = (name, signal) => get(`${path(name)}/curves`, signal);
 export const worst = (name, n, signal) => get(`${path(name)}/worst?n=${n}`, signal);
-export const neighbours = (run, word, n, signal) => get(`api/v1/neighbours?${new URLSearchParams({ run, word, n })}`, signal);
-export const analogy = (run, a, b, c, n, signal) => get(`api/v1/analogy?${new URLSearchParams({ run, a, b, c, n })}`, signal);
+export const neighbours = (run, word, n, signal) =>
+  get(`api/v1/neighbours?${new URLSearchParams({ run, word, n })}`, signal);
+export const analogy = (run, a, b, c, n, signal) =>
+  get(`api/v1/analogy?${new URLSearchParams({ run, a, b, c, n })}`, signal);

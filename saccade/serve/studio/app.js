@@ -15,7 +15,9 @@ class App {
     this.runs = [];
     this.main = byId("main");
     this.remember = debounce(() => this.write(), 150);
-    byId("compare").addEventListener("click", () => (this.state.sides.length > 1 ? this.single() : this.double()));
+    byId("compare").addEventListener("click", () =>
+      this.state.sides.length > 1 ? this.single() : this.double(),
+    );
     byId("copy").addEventListener("click", (event) => this.copyLink(event.target));
     byId("linked").addEventListener("change", (event) => {
       this.state.linked = event.target.checked;
@@ -24,11 +26,14 @@ class App {
     });
     addEventListener("hashchange", () => location.hash.slice(1) !== this.written && this.restore());
     let width = innerWidth;
-    addEventListener("resize", debounce(() => {
-      if (innerWidth === width) return; // a phone's keyboard changes the height alone
-      width = innerWidth;
-      this.sides.forEach((side) => side.redraw());
-    }, 150));
+    addEventListener(
+      "resize",
+      debounce(() => {
+        if (innerWidth === width) return; // a phone's keyboard changes the height alone
+        width = innerWidth;
+        this.sides.forEach((side) => side.redraw());
+      }, 150),
+    );
     this.sides = [];
     this.state = { sides: [], linked: true };
   }
@@ -37,10 +42,16 @@ class App {
     try {
       this.runs = await api.runs();
     } catch (error) {
-      this.main.replaceChildren(problem(error.message), button("Try again", () => this.start()));
+      this.main.replaceChildren(
+        problem(error.message),
+        button("Try again", () => this.start()),
+      );
       return;
     }
-    if (!this.runs.length) return this.main.replaceChildren(problem("The server has no run: start it with `saccade serve RUN`."));
+    if (!this.runs.length)
+      return this.main.replaceChildren(
+        problem("The server has no run: start it with `saccade serve RUN`."),
+      );
     this.restore();
     this.watchTraining();
   }
@@ -49,7 +60,8 @@ class App {
   restore() {
     this.written = location.hash.slice(1);
     this.state = fromFragment(location.hash);
-    if (!this.state.sides.length) this.state = { sides: [emptySide(this.runs[0].name)], linked: true };
+    if (!this.state.sides.length)
+      this.state = { sides: [emptySide(this.runs[0].name)], linked: true };
     this.build();
   }
 
@@ -67,8 +79,20 @@ class App {
 
   double() {
     const [first] = this.state.sides;
-    const other = this.runs.find((run) => run.name !== first.run && run.task === this.runs.find((one) => one.name === first.run)?.task) ?? this.runs.find((run) => run.name === first.run);
-    this.state.sides.push({ ...emptySide(other.name), input: [...first.input], view: other.views.includes(first.view) || ["curves", "worst"].includes(first.view) ? first.view : "" });
+    const other =
+      this.runs.find(
+        (run) =>
+          run.name !== first.run &&
+          run.task === this.runs.find((one) => one.name === first.run)?.task,
+      ) ?? this.runs.find((run) => run.name === first.run);
+    this.state.sides.push({
+      ...emptySide(other.name),
+      input: [...first.input],
+      view:
+        other.views.includes(first.view) || ["curves", "worst"].includes(first.view)
+          ? first.view
+          : "",
+    });
     this.state.linked = true;
     this.write();
     this.build();
@@ -96,13 +120,19 @@ class App {
   compare() {
     const [a, b] = this.sides;
     if (!b?.prediction?.tokens || !a?.prediction?.tokens) return;
-    const words = (side) => side.prediction.tokens.map((_, i) => textOf(side.prediction.tokens, i).trim());
+    const words = (side) =>
+      side.prediction.tokens.map((_, i) => textOf(side.prediction.tokens, i).trim());
     const [x, y] = [words(a), words(b)];
     if (x.length * y.length > 250_000) return;
     const common = longestCommon(x, y);
-    for (const [side, kept] of [[a, common.map(([i]) => i)], [b, common.map(([, j]) => j)]]) {
+    for (const [side, kept] of [
+      [a, common.map(([i]) => i)],
+      [b, common.map(([, j]) => j)],
+    ]) {
       const same = new Set(kept);
-      side.answer.querySelectorAll(".token").forEach((token, i) => token.classList.toggle("differs", !same.has(i)));
+      side.answer
+        .querySelectorAll(".token")
+        .forEach((token, i) => token.classList.toggle("differs", !same.has(i)));
     }
   }
 
@@ -134,7 +164,8 @@ class App {
     setTimeout(async () => {
       try {
         const now = new Map((await api.runs()).map((run) => [run.name, run]));
-        for (const run of this.runs) if (now.has(run.name)) run.training = now.get(run.name).training;
+        for (const run of this.runs)
+          if (now.has(run.name)) run.training = now.get(run.name).training;
       } catch {
         // asked again below
       }
@@ -146,7 +177,9 @@ class App {
 function longestCommon(x, y) {
   const table = Array.from({ length: x.length + 1 }, () => new Uint16Array(y.length + 1));
   for (let i = x.length - 1; i >= 0; i--)
-    for (let j = y.length - 1; j >= 0; j--) table[i][j] = x[i] === y[j] ? table[i + 1][j + 1] + 1 : Math.max(table[i + 1][j], table[i][j + 1]);
+    for (let j = y.length - 1; j >= 0; j--)
+      table[i][j] =
+        x[i] === y[j] ? table[i + 1][j + 1] + 1 : Math.max(table[i + 1][j], table[i][j + 1]);
   const found = [];
   for (let i = 0, j = 0; i < x.length && j < y.length; ) {
     if (x[i] === y[j]) found.push([i++, j++]);
@@ -165,7 +198,10 @@ function setTheme(theme) {
   else document.documentElement.dataset.theme = theme;
   const button = byId("theme");
   button.textContent = { auto: "Light or dark", light: "Light", dark: "Dark" }[theme];
-  button.setAttribute("aria-label", `colours: ${theme === "auto" ? "as the system has them" : theme}`);
+  button.setAttribute(
+    "aria-label",
+    `colours: ${theme === "auto" ? "as the system has them" : theme}`,
+  );
   button.dataset.now = theme;
   forgetColours();
   app?.sides.forEach((side) => side.redraw());
@@ -182,10 +218,29 @@ const stored = () => {
 function askForKey(again) {
   return new Promise((done) => {
     const box = el("input", { type: "password", autocomplete: "off", "aria-label": "key" });
-    const dialog = el("dialog", { class: "key", on: { close: () => {
-      dialog.remove();
-      done(box.value.trim() || null);
-    } } }, el("form", { method: "dialog" }, el("p", {}, again ? "That key is not right. The server's key:" : "This server asks for its key:"), box, el("button", { type: "submit" }, "Go on")));
+    const dialog = el(
+      "dialog",
+      {
+        class: "key",
+        on: {
+          close: () => {
+            dialog.remove();
+            done(box.value.trim() || null);
+          },
+        },
+      },
+      el(
+        "form",
+        { method: "dialog" },
+        el(
+          "p",
+          {},
+          again ? "That key is not right. The server's key:" : "This server asks for its key:",
+        ),
+        box,
+        el("button", { type: "submit" }, "Go on"),
+      ),
+    );
     document.body.append(dialog);
     dialog.showModal();
   });

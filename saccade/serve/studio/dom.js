@@ -5,20 +5,26 @@ const SVG = "http://www.w3.org/2000/svg";
 function fill(node, props, children) {
   for (const [name, value] of Object.entries(props)) {
     if (value === null || value === undefined || value === false) continue;
-    if (name === "on") for (const [event, react] of Object.entries(value)) node.addEventListener(event, react);
-    else if (name === "style") for (const [key, one] of Object.entries(value)) node.style.setProperty(key, one);
+    if (name === "on")
+      for (const [event, react] of Object.entries(value)) node.addEventListener(event, react);
+    else if (name === "style")
+      for (const [key, one] of Object.entries(value)) node.style.setProperty(key, one);
     else if (name === "value" || name === "checked" || name === "disabled") node[name] = value;
     else node.setAttribute(name, value === true ? "" : value);
   }
-  node.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== false));
+  node.append(
+    ...children.flat().filter((child) => child !== null && child !== undefined && child !== false),
+  );
   return node;
 }
 
 /** An HTML element; strings among the children are text. */
-export const el = (tag, props = {}, ...children) => fill(document.createElement(tag), props, children);
+export const el = (tag, props = {}, ...children) =>
+  fill(document.createElement(tag), props, children);
 
 /** An SVG element. */
-export const svg = (tag, props = {}, ...children) => fill(document.createElementNS(SVG, tag), props, children);
+export const svg = (tag, props = {}, ...children) =>
+  fill(document.createElementNS(SVG, tag), props, children);
 
 /** Say something to a screen reader. */
 export function announce(text) {
@@ -28,10 +34,33 @@ export function announce(text) {
 // ---- characters that cannot be seen
 
 const NAMES = {
-  0x00: "NUL", 0x09: "⇥", 0x0a: "↵", 0x0d: "␍", 0x1b: "ESC", 0x7f: "DEL", 0xa0: "NBSP", 0xad: "SHY", 0x61c: "ALM",
-  0x200b: "ZWSP", 0x200c: "ZWNJ", 0x200d: "ZWJ", 0x200e: "LRM", 0x200f: "RLM", 0x2028: "LSEP", 0x2029: "PSEP",
-  0x202a: "LRE", 0x202b: "RLE", 0x202c: "PDF", 0x202d: "LRO", 0x202e: "RLO", 0x2060: "WJ", 0x2066: "LRI",
-  0x2067: "RLI", 0x2068: "FSI", 0x2069: "PDI", 0xfeff: "BOM",
+  0x00: "NUL",
+  0x09: "⇥",
+  0x0a: "↵",
+  0x0d: "␍",
+  0x1b: "ESC",
+  0x7f: "DEL",
+  0xa0: "NBSP",
+  0xad: "SHY",
+  0x61c: "ALM",
+  0x200b: "ZWSP",
+  0x200c: "ZWNJ",
+  0x200d: "ZWJ",
+  0x200e: "LRM",
+  0x200f: "RLM",
+  0x2028: "LSEP",
+  0x2029: "PSEP",
+  0x202a: "LRE",
+  0x202b: "RLE",
+  0x202c: "PDF",
+  0x202d: "LRO",
+  0x202e: "RLO",
+  0x2060: "WJ",
+  0x2066: "LRI",
+  0x2067: "RLI",
+  0x2068: "FSI",
+  0x2069: "PDI",
+  0xfeff: "BOM",
 };
 const UNSEEN = /[\p{Cc}\p{Cf}\p{Cs}\p{Zl}\p{Zp}\p{Default_Ignorable_Code_Point}\u00a0]/u;
 const JOINED = /[\p{Extended_Pictographic}\ufe0f\u{1f3fb}-\u{1f3ff}]$/u; // after which ZWJ and VS16 are part of an emoji
@@ -59,7 +88,16 @@ export function shown(text, breaks = false) {
       continue;
     }
     flush();
-    nodes.push(el("span", { class: "unseen", title: `U+${char.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}` }, name));
+    nodes.push(
+      el(
+        "span",
+        {
+          class: "unseen",
+          title: `U+${char.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}`,
+        },
+        name,
+      ),
+    );
     if (char === "\n" && breaks) nodes.push(el("br"));
   }
   flush();
@@ -79,10 +117,24 @@ export function spelled(text) {
  */
 export function piece(text, kind = "") {
   if (/^<\/?[\w|]+>$/.test(text) && kind) return { text, before: true, after: true }; // a special token
-  if (kind === "bpe") return text.endsWith("</w>") ? { text: text.slice(0, -4), before: false, after: true } : { text, before: false, after: false };
-  if (kind === "unigram") return text.startsWith("▁") ? { text: text.slice(1), before: true, after: false } : { text, before: false, after: false };
-  if (kind === "bytes") return text.startsWith(" ") ? { text: text.slice(1), before: true, after: false } : { text, before: false, after: false };
-  if (kind === "imported") return /^[▁Ġ]/u.test(text) ? { text: text.slice(1), before: true, after: false } : text.startsWith("##") ? { text: text.slice(2), before: false, after: false } : { text, before: false, after: false };
+  if (kind === "bpe")
+    return text.endsWith("</w>")
+      ? { text: text.slice(0, -4), before: false, after: true }
+      : { text, before: false, after: false };
+  if (kind === "unigram")
+    return text.startsWith("▁")
+      ? { text: text.slice(1), before: true, after: false }
+      : { text, before: false, after: false };
+  if (kind === "bytes")
+    return text.startsWith(" ")
+      ? { text: text.slice(1), before: true, after: false }
+      : { text, before: false, after: false };
+  if (kind === "imported")
+    return /^[▁Ġ]/u.test(text)
+      ? { text: text.slice(1), before: true, after: false }
+      : text.startsWith("##")
+        ? { text: text.slice(2), before: false, after: false }
+        : { text, before: false, after: false };
   return { text, before: kind === "word", after: kind === "word" };
 }
 
@@ -119,7 +171,10 @@ export function percent(p) {
 export function number(x, digits = 2) {
   if (x === null || x === undefined || !Number.isFinite(x)) return "–";
   const size = Math.abs(x);
-  const text = size >= 1e5 || (size > 0 && size < 1e-3) ? x.toExponential(1) : x.toFixed(size >= 100 ? Math.min(digits, 1) : digits);
+  const text =
+    size >= 1e5 || (size > 0 && size < 1e-3)
+      ? x.toExponential(1)
+      : x.toFixed(size >= 100 ? Math.min(digits, 1) : digits);
   return text.replace("-", "−");
 }
 
@@ -146,7 +201,8 @@ export function debounce(react, wait) {
 // ---- small controls
 
 /** A label with a control inside. */
-export const field = (label, control, title = "") => el("label", { class: "field", title: title || null }, el("span", {}, label), control);
+export const field = (label, control, title = "") =>
+  el("label", { class: "field", title: title || null }, el("span", {}, label), control);
 
 export function choice(options, value, react, label) {
   const box = el("select", { "aria-label": label ?? null, on: { change: () => react(box.value) } });
@@ -162,7 +218,13 @@ export function segments(options, value, react, label) {
   const name = `segments-${(segments.count = (segments.count ?? 0) + 1)}`;
   const group = el("div", { class: "segments", role: "radiogroup", "aria-label": label });
   for (const [key, text] of options) {
-    const radio = el("input", { type: "radio", name, value: key, checked: key === value, on: { change: () => react(key) } });
+    const radio = el("input", {
+      type: "radio",
+      name,
+      value: key,
+      checked: key === value,
+      on: { change: () => react(key) },
+    });
     group.append(el("label", {}, radio, el("span", {}, text)));
   }
   return group;
@@ -175,9 +237,14 @@ export function pressable(tag, props, react, ...children) {
     event.preventDefault();
     react(event);
   };
-  const node = el(tag, { role: "button", tabindex: 0, ...props, on: { click: react, keydown: press } }, ...children);
+  const node = el(
+    tag,
+    { role: "button", tabindex: 0, ...props, on: { click: react, keydown: press } },
+    ...children,
+  );
   for (const [name, more] of Object.entries(props.on ?? {})) node.addEventListener(name, more);
   return node;
 }
 
-export const button = (text, react, props = {}) => el("button", { type: "button", ...props, on: { click: react, ...(props.on ?? {}) } }, text);
+export const button = (text, react, props = {}) =>
+  el("button", { type: "button", ...props, on: { click: react, ...(props.on ?? {}) } }, text);

@@ -24,7 +24,10 @@ export class HeatMap {
     this.digits = digits;
     this.cursor = [0, 0];
     this.canvas = el("canvas", {
-      class: "cells", tabindex: 0, role: "img", "aria-label": label,
+      class: "cells",
+      tabindex: 0,
+      role: "img",
+      "aria-label": label,
       on: {
         pointermove: (event) => this.point(event),
         pointerleave: () => this.leave(),
@@ -48,7 +51,8 @@ export class HeatMap {
     [this.rows, this.columns, this.width] = [rows, columns, width];
     const rowNames = rows.map((name) => cut(tokenName(name), 18));
     const columnNames = columns.map((name) => cut(tokenName(name), 18));
-    const widest = (names) => Math.ceil(Math.max(8, ...names.slice(0, 200).map((name) => textWidth(name)))) + 8;
+    const widest = (names) =>
+      Math.ceil(Math.max(8, ...names.slice(0, 200).map((name) => textWidth(name)))) + 8;
     let left = rows.length ? widest(rowNames) : 0;
     let top = columns.length ? widest(columnNames) : 0;
     const room = (names, margin) => Math.min(this.max, (width - margin) / Math.max(1, names));
@@ -59,20 +63,30 @@ export class HeatMap {
     if (across < LEGIBLE) top = 0;
     if (down < LEGIBLE && matrix.rows <= 120) down = LEGIBLE;
     if (down < LEGIBLE) left = 0;
-    if (!left && !top && this.square) across = down = Math.max(1, Math.min(across, width / matrix.columns));
+    if (!left && !top && this.square)
+      across = down = Math.max(1, Math.min(across, width / matrix.columns));
     Object.assign(this, { left, top, across, down });
     const [w, h] = [across * matrix.columns, down * matrix.rows];
-    for (const [key, value] of Object.entries({ left, top, width: w, height: h })) this.canvas.style.setProperty(key, `${value}px`);
+    for (const [key, value] of Object.entries({ left, top, width: w, height: h }))
+      this.canvas.style.setProperty(key, `${value}px`);
     this.plate.style.width = `${left + w}px`;
     this.plate.style.height = `${top + h}px`;
     this.marks.setAttribute("viewBox", `0 0 ${left + w} ${top + h}`);
     this.marks.setAttribute("width", left + w);
     this.marks.setAttribute("height", top + h);
-    this.rowMarks = left ? rowNames.map((name, r) => svg("text", { x: left - 6, y: top + (r + 0.5) * down, class: "rowname" }, name)) : [];
+    this.rowMarks = left
+      ? rowNames.map((name, r) =>
+          svg("text", { x: left - 6, y: top + (r + 0.5) * down, class: "rowname" }, name),
+        )
+      : [];
     this.columnMarks = top
       ? columnNames.map((name, c) => {
           const x = left + (c + 0.5) * across;
-          return svg("text", { x, y: top - 6, transform: `rotate(-90 ${x} ${top - 6})`, class: "columnname" }, name);
+          return svg(
+            "text",
+            { x, y: top - 6, transform: `rotate(-90 ${x} ${top - 6})`, class: "columnname" },
+            name,
+          );
         })
       : [];
     this.cross = [svg("rect", { class: "cross" }), svg("rect", { class: "cross" })];
@@ -100,7 +114,10 @@ export class HeatMap {
     if (!move) return;
     event.preventDefault();
     const clamp = (x, most) => Math.max(0, Math.min(most - 1, x));
-    this.cursor = [clamp(this.cursor[0] + move[0], this.matrix.rows), clamp(this.cursor[1] + move[1], this.matrix.columns)];
+    this.cursor = [
+      clamp(this.cursor[0] + move[0], this.matrix.rows),
+      clamp(this.cursor[1] + move[1], this.matrix.columns),
+    ];
     this.light(...this.cursor);
     this.look(...this.cursor);
     announce(this.said.textContent);
@@ -111,17 +128,34 @@ export class HeatMap {
     const { left, top, across, down, matrix } = this;
     const place = (rect, x, y, w, h, on) => {
       rect.setAttribute("visibility", on ? "visible" : "hidden");
-      for (const [key, value] of Object.entries({ x, y, width: w, height: h })) rect.setAttribute(key, value);
+      for (const [key, value] of Object.entries({ x, y, width: w, height: h }))
+        rect.setAttribute(key, value);
     };
     if (row !== null) this.cursor[0] = row;
     if (column !== null) this.cursor[1] = column;
-    place(this.cross[0], left, top + (row ?? 0) * down, across * matrix.columns, down, row !== null);
-    place(this.cross[1], left + (column ?? 0) * across, top, across, down * matrix.rows, column !== null);
+    place(
+      this.cross[0],
+      left,
+      top + (row ?? 0) * down,
+      across * matrix.columns,
+      down,
+      row !== null,
+    );
+    place(
+      this.cross[1],
+      left + (column ?? 0) * across,
+      top,
+      across,
+      down * matrix.rows,
+      column !== null,
+    );
     this.rowMarks.forEach((mark, r) => mark.classList.toggle("lit", r === row));
     this.columnMarks.forEach((mark, c) => mark.classList.toggle("lit", c === column));
     const name = (names, i) => (names.length ? tokenName(names[i] ?? "") : String(i + 1));
     this.said.textContent =
-      row === null || column === null ? " " : `${name(this.rows, row)} → ${name(this.columns, column)}  ${number(matrix.at(row, column), this.digits)}`;
+      row === null || column === null
+        ? " "
+        : `${name(this.rows, row)} → ${name(this.columns, column)}  ${number(matrix.at(row, column), this.digits)}`;
   }
 
   /** The cells for an exported picture: rectangles where there are few, else null for the pixels. */
@@ -132,7 +166,15 @@ export class HeatMap {
     const most = Math.max(matrix.max, -matrix.min);
     for (let r = 0; r < matrix.rows; r++)
       for (let c = 0; c < matrix.columns; c++)
-        group.append(svg("rect", { x: c * across, y: r * down, width: across + 0.2, height: down + 0.2, fill: shade(matrix.at(r, c), most) }));
+        group.append(
+          svg("rect", {
+            x: c * across,
+            y: r * down,
+            width: across + 0.2,
+            height: down + 0.2,
+            fill: shade(matrix.at(r, c), most),
+          }),
+        );
     return group;
   }
 }

@@ -3,7 +3,8 @@
 import { cut, el, svg, tokenName } from "./dom.js";
 import { ink } from "./matrix.js";
 
-const MOST_LINES = 4000; // with more, only the strongest of each row
+const MOST_LINES = 1500; // with more, only the strongest of each row
+const TALL = 3000; // pixels, beyond which a canvas is no finer than the screen
 const FAINT = 0.03; // of a row's strongest: not drawn
 
 const opacity = (share) => Math.min(1, 0.04 + 0.96 * share ** 1.3);
@@ -15,7 +16,11 @@ export class Lines {
     this.canvas = el("canvas", { "aria-hidden": "true" });
     this.left = el("ol", { class: "ends left", "aria-label": "looked at" });
     this.right = el("ol", { class: "ends right", "aria-label": "looking" });
-    this.node = el("div", { class: "lines scroll", role: "group", "aria-label": label }, el("div", { class: "strands" }, this.left, this.canvas, this.right));
+    this.node = el(
+      "div",
+      { class: "lines scroll", role: "group", "aria-label": label },
+      el("div", { class: "strands" }, this.left, this.canvas, this.right),
+    );
     this.lit = { side: null, index: null };
     this.canvas.vector = () => this.vector();
   }
@@ -29,7 +34,10 @@ export class Lines {
       this.step = most > 200 ? 15 : most > 60 ? 18 : 23;
       this.height = most * this.step;
       this.node.style.setProperty("--step", `${this.step}px`);
-      this.items = { column: this.ends(this.left, columns, "column"), row: this.ends(this.right, rows, "row") };
+      this.items = {
+        column: this.ends(this.left, columns, "column"),
+        row: this.ends(this.right, rows, "row"),
+      };
     }
     this.strands = this.strongest();
     this.paint();
@@ -37,24 +45,29 @@ export class Lines {
 
   ends(list, names, side) {
     const items = names.map((name, i) =>
-      el("li", {
-        tabindex: i === 0 ? 0 : -1,
-        on: {
-          pointerenter: () => this.point(side, i),
-          pointerleave: () => this.point(null, null),
-          focus: () => this.point(side, i),
-          blur: () => this.point(null, null),
-          keydown: (event) => {
-            const move = { ArrowDown: 1, ArrowUp: -1 }[event.key];
-            const next = move && items[i + move];
-            if (!next) return;
-            event.preventDefault();
-            items[i].tabIndex = -1;
-            next.tabIndex = 0;
-            next.focus();
+      el(
+        "li",
+        {
+          tabindex: i === 0 ? 0 : -1,
+          on: {
+            pointerenter: () => this.point(side, i),
+            pointerleave: () => this.point(null, null),
+            focus: () => this.point(side, i),
+            blur: () => this.point(null, null),
+            keydown: (event) => {
+              const move = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+              const next = move && items[i + move];
+              if (!next) return;
+              event.preventDefault();
+              items[i].tabIndex = -1;
+              next.tabIndex = 0;
+              next.focus();
+            },
           },
         },
-      }, cut(tokenName(name), 18)));
+        cut(tokenName(name), 18),
+      ),
+    );
     list.replaceChildren(...items);
     return items;
   }
@@ -73,14 +86,19 @@ export class Lines {
   /** The lines worth drawing: [row, column, weight], the weak first. */
   strongest() {
     const { matrix } = this;
+    this.peaks = Array.from({ length: matrix.rows }, (_, r) =>
+      matrix.values
+        .subarray(r * matrix.columns, (r + 1) * matrix.columns)
+        .reduce((a, b) => Math.max(a, b), 0),
+    );
     const found = [];
     const each = Math.max(1, Math.floor(MOST_LINES / Math.max(1, matrix.rows)));
     for (let r = 0; r < matrix.rows; r++) {
       let some = [];
-      let most = 0;
-      for (let c = 0; c < matrix.columns; c++) most = Math.max(most, matrix.at(r, c));
+      const most = this.peaks[r];
       const floor = Math.max(FAINT * most, matrix.columns > each ? most / each : 0);
-      for (let c = 0; c < matrix.columns; c++) if (matrix.at(r, c) > floor) some.push([r, c, matrix.at(r, c)]);
+      for (let c = 0; c < matrix.columns; c++)
+        if (matrix.at(r, c) > floor) some.push([r, c, matrix.at(r, c)]);
       if (some.length > each) some = some.sort((a, b) => b[2] - a[2]).slice(0, each);
       found.push(...some);
     }
@@ -91,11 +109,24 @@ export class Lines {
     const { side, index } = this.lit;
     if (side === null) return this.strands;
     if (side === "row") {
-      const all = Array.from({ length: this.matrix.columns }, (_, c) => [index, c, this.matrix.at(index, c)]);
+      const all = Array.from({ length: this.matrix.columns }, (_, c) => [
+        index,
+        c,
+        this.matrix.at(index, c),
+      ]);
       return all.filter(([, , w]) => w > 0.002);
     }
-    const all = Array.from({ length: this.matrix.rows }, (_, r) => [r, index, this.matrix.at(r, index)]);
+    const all = Array.from({ length: this.matrix.rows }, (_, r) => [
+      r,
+      index,
+      this.matrix.at(r, index),
+    ]);
     return all.filter(([, , w]) => w > 0.002);
+  }
+
+  /** How strong a line is: between its share of its row's strongest and that of all, so that even rows are seen. */
+  share([r, , weight]) {
+    return weight / (Math.sqrt(this.peaks[r] * this.matrix.max) || 1);
   }
 
   curve([r, c]) {
@@ -106,7 +137,7 @@ export class Lines {
   paint() {
     const { canvas, height, lit } = this;
     this.width = 150;
-    const dense = Math.min(Math.max(2, devicePixelRatio), 16000 / Math.max(1, height));
+    const dense = height > TALL ? 1 : Math.max(2, devicePixelRatio);
     canvas.width = Math.round(this.width * dense);
     canvas.height = Math.max(1, Math.round(height * dense));
     canvas.style.width = `${this.width}px`;
@@ -116,7 +147,7 @@ export class Lines {
     context.strokeStyle = ink("accent");
     const most = this.matrix.max || 1;
     for (const strand of this.shownStrands()) {
-      const share = strand[2] / most;
+      const share = this.share(strand);
       const [x0, y0, x1, y1, x2, y2, x3, y3] = this.curve(strand);
       context.globalAlpha = opacity(share);
       context.lineWidth = 0.6 + 2.2 * share;
@@ -125,10 +156,14 @@ export class Lines {
       context.bezierCurveTo(x1, y1, x2, y2, x3, y3);
       context.stroke();
     }
+    if (lit.side === null && !this.marked) return; // no token is marked, and none was
+    this.marked = lit.side !== null;
     const weight = (side, i) => {
       if (lit.side === null) return 0;
       if (lit.side === side) return i === lit.index ? 1 : 0;
-      return side === "column" ? this.matrix.at(lit.index, i) / most : this.matrix.at(i, lit.index) / most;
+      return side === "column"
+        ? this.matrix.at(lit.index, i) / most
+        : this.matrix.at(i, lit.index) / most;
     };
     for (const side of ["row", "column"])
       this.items[side].forEach((item, i) => {
@@ -139,11 +174,16 @@ export class Lines {
 
   vector() {
     const group = svg("g", { fill: "none", stroke: ink("accent") });
-    const most = this.matrix.max || 1;
     for (const strand of this.shownStrands()) {
-      const share = strand[2] / most;
+      const share = this.share(strand);
       const [x0, y0, ...rest] = this.curve(strand);
-      group.append(svg("path", { d: `M${x0} ${y0}C${rest.join(" ")}`, "stroke-opacity": opacity(share).toFixed(3), "stroke-width": (0.6 + 2.2 * share).toFixed(2) }));
+      group.append(
+        svg("path", {
+          d: `M${x0} ${y0}C${rest.join(" ")}`,
+          "stroke-opacity": opacity(share).toFixed(3),
+          "stroke-width": (0.6 + 2.2 * share).toFixed(2),
+        }),
+      );
     }
     return group;
   }

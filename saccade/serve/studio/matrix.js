@@ -62,10 +62,12 @@ export const forgetColours = () => (ramps = null);
 /** 256 colours for 0 to the most, and 256 for 0 to the least of signed numbers. */
 export function colours() {
   if (ramps) return ramps;
-  const [paper, accent, deep, counter] = ["sheet", "accent", "deep", "counter"].map((name) => channels(ink(name)));
+  const [paper, accent, deep, counter] = ["sheet", "accent", "deep", "counter"].map((name) =>
+    channels(ink(name)),
+  );
   const ramp = (end, beyond) =>
     Array.from({ length: 256 }, (_, i) => {
-      const t = (i / 255) ** 0.75; // small weights are to be seen
+      const t = (i / 255) ** 0.62; // small weights are to be seen
       return t < 0.7 ? blend(paper, end, t / 0.7) : blend(end, beyond, (t - 0.7) / 0.3);
     });
   ramps = { up: ramp(accent, deep), down: ramp(counter, counter) };

@@ -43,7 +43,8 @@ export async function readSound(file) {
   source.start();
   const samples = (await offline.startRendering()).getChannelData(0);
   const wave = new DataView(new ArrayBuffer(44 + 2 * samples.length));
-  const write = (at, text) => [...text].forEach((char, i) => wave.setUint8(at + i, char.charCodeAt(0)));
+  const write = (at, text) =>
+    [...text].forEach((char, i) => wave.setUint8(at + i, char.charCodeAt(0)));
   write(0, "RIFF");
   wave.setUint32(4, 36 + 2 * samples.length, true);
   write(8, "WAVEfmt ");
@@ -56,6 +57,8 @@ export async function readSound(file) {
   wave.setUint16(34, 16, true);
   write(36, "data");
   wave.setUint32(40, 2 * samples.length, true);
-  samples.forEach((x, i) => wave.setInt16(44 + 2 * i, Math.round(32767 * Math.max(-1, Math.min(1, x))), true));
+  samples.forEach((x, i) =>
+    wave.setInt16(44 + 2 * i, Math.round(32767 * Math.max(-1, Math.min(1, x))), true),
+  );
   return dataUrl(new Blob([wave], { type: "audio/wav" }));
 }

@@ -19,19 +19,40 @@ export function answerNodes(side, prediction) {
 export const problem = (message) => el("p", { class: "problem", role: "alert" }, shown(message));
 
 function labelBars(labels) {
-  const rows = labels.slice(0, FEW_LABELS).map((label, i) => ({ text: label.text, value: label.p, of: 1, chosen: i === 0 }));
+  const rows = labels
+    .slice(0, FEW_LABELS)
+    .map((label, i) => ({ text: label.text, value: label.p, of: 1, chosen: i === 0 }));
   const rest = labels.length - rows.length;
-  return el("div", { class: "verdict" }, bars(rows, { label: "labels and their probabilities" }), rest > 0 ? el("p", { class: "hint" }, `and ${rest} less likely`) : null);
+  return el(
+    "div",
+    { class: "verdict" },
+    bars(rows, { label: "labels and their probabilities" }),
+    rest > 0 ? el("p", { class: "hint" }, `and ${rest} less likely`) : null,
+  );
 }
 
 function tagged(side, tags) {
-  return el("p", { class: "tagged", dir: "auto" }, tags.map((tag, i) => {
-    const word = el("button", {
-      type: "button", class: "glossed", style: { "--sure": (tag.p ?? 1).toFixed(3) }, "aria-label": `${spelled(tag.word)}: ${spelled(tag.label)}${tag.p === undefined ? "" : `, ${percent(tag.p)}`}`,
-      on: { click: () => tagChoices(side, word, i, tag) },
-    }, el("span", { class: "word" }, shown(tag.word)), el("span", { class: "tag" }, shown(tag.label)));
-    return [word, " "];
-  }).flat());
+  return el(
+    "p",
+    { class: "tagged", dir: "auto" },
+    tags
+      .map((tag, i) => {
+        const word = el(
+          "button",
+          {
+            type: "button",
+            class: "glossed",
+            style: { "--sure": (tag.p ?? 1).toFixed(3) },
+            "aria-label": `${spelled(tag.word)}: ${spelled(tag.label)}${tag.p === undefined ? "" : `, ${percent(tag.p)}`}`,
+            on: { click: () => tagChoices(side, word, i, tag) },
+          },
+          el("span", { class: "word" }, shown(tag.word)),
+          el("span", { class: "tag" }, shown(tag.label)),
+        );
+        return [word, " "];
+      })
+      .flat(),
+  );
 }
 
 async function tagChoices(side, anchor, i, tag) {
@@ -46,8 +67,18 @@ async function tagChoices(side, anchor, i, tag) {
       return;
     }
   }
-  const rows = labels.slice(0, 8).map((label) => ({ text: label.text, value: label.p, of: 1, chosen: label.text === tag.label }));
-  popover(anchor, `labels of ${spelled(tag.word)}`, el("p", { class: "facts" }, el("b", {}, shown(tag.word))), bars(rows, { label: "labels" })).tabIndex = -1;
+  const rows = labels.slice(0, 8).map((label) => ({
+    text: label.text,
+    value: label.p,
+    of: 1,
+    chosen: label.text === tag.label,
+  }));
+  popover(
+    anchor,
+    `labels of ${spelled(tag.word)}`,
+    el("p", { class: "facts" }, el("b", {}, shown(tag.word))),
+    bars(rows, { label: "labels" }),
+  ).tabIndex = -1;
 }
 
 /** The text of an answer, cut where the blanks were: [text, whether it was filled in]. */
@@ -56,22 +87,32 @@ export function fillParts(template, text) {
   const found = [];
   let at = 0;
   parts.forEach((part, i) => {
-    const start = part ? text.indexOf(part, at) : i === parts.length - 1 ? text.length : at;
-    if (start < 0) return;
+    const last = i === parts.length - 1;
+    const least = i === 0 ? at : text.slice(at).search(/\S|$/) + at + 1; // a blank is not left empty
+    const start = last && i > 0 ? text.lastIndexOf(part) : text.indexOf(part, least);
+    if (start < at) return; // it is written otherwise: what is left stands at the end
     if (i > 0) found.push([text.slice(at, start), true]);
-    else if (start > 0) found.push([text.slice(0, start), false]);
     found.push([part, false]);
     at = start + part.length;
   });
-  if (at < text.length) found.push([text.slice(at), false]);
-  return found.filter(([one]) => one);
+  found.push([text.slice(at), false]);
+  return found.filter(([one]) => one.trim());
 }
 
 function filled(side, prediction) {
   const template = side.input[0] ?? "";
-  const line = (text) => fillParts(template, text).map(([part, blank]) => [" ", el("span", { class: blank ? "filled" : "" }, shown(part.trim())), " "]).flat();
-  if (!template.includes("<mask>")) return [el("p", { class: "hint" }, "Write ", el("code", {}, "<mask>"), " where a word is missing.")];
-  return [el("p", { class: "tokens plain", dir: "auto" }, line(prediction.text)), runnersUp(side, prediction, line)];
+  const line = (text) =>
+    fillParts(template, text)
+      .map(([part, blank]) => [
+        " ",
+        el("span", { class: blank ? "filled" : "" }, shown(part.trim())),
+        " ",
+      ])
+      .flat();
+  return [
+    el("p", { class: "tokens plain", dir: "auto" }, line(prediction.text)),
+    runnersUp(side, prediction, line),
+  ];
 }
 
 function searched(side, prediction) {
@@ -79,50 +120,113 @@ function searched(side, prediction) {
   if (side.prefix) nodes.push(forcedNote(side));
   if (prediction.tokens?.length) {
     const tokens = prediction.tokens.map(asToken);
-    const text = tokenText(tokens, { pick: (prefix) => side.force(prefix), look: (index) => side.look(index === null ? null : "target", index), forced: side.prefix, kind: side.kind("target") });
+    const text = tokenText(tokens, {
+      pick: (prefix) => side.force(prefix),
+      look: (index) => side.look(index === null ? null : "target", index),
+      forced: side.prefix,
+      kind: side.kind("target"),
+    });
     side.onLook((kind, index) => text.light(kind === "target" ? index : null));
     nodes.push(text);
   } else {
-    nodes.push(el("p", { class: "tokens plain", dir: "auto" }, prediction.text ? shown(prediction.text, true) : el("span", { class: "hint" }, "The answer is empty.")));
+    nodes.push(
+      el(
+        "p",
+        { class: "tokens plain", dir: "auto" },
+        prediction.text
+          ? shown(prediction.text, true)
+          : el("span", { class: "hint" }, "The answer is empty."),
+      ),
+    );
   }
   const facts = [`log p ${number(prediction.score)}`];
-  if (prediction.tokens?.length) facts.push(`perplexity ${number(Math.exp(-prediction.score / prediction.tokens.length))}`);
-  if (prediction.unknown) facts.push(`${prediction.unknown} character${prediction.unknown > 1 ? "s" : ""} that the model does not know`);
+  if (prediction.tokens?.length)
+    facts.push(`perplexity ${number(Math.exp(-prediction.score / prediction.tokens.length))}`);
+  if (prediction.unknown)
+    facts.push(
+      `${prediction.unknown} character${prediction.unknown > 1 ? "s" : ""} that the model does not know`,
+    );
   nodes.push(el("p", { class: "facts" }, facts.join(" · ")), runnersUp(side, prediction));
   return nodes;
 }
 
 /** Alternatives come as objects, or as pairs. */
 export function asToken(token) {
-  const alternatives = (token.alternatives ?? []).map((one) => (Array.isArray(one) ? { text: one[0], log_p: one[1] } : one));
+  const alternatives = (token.alternatives ?? []).map((one) =>
+    Array.isArray(one) ? { text: one[0], log_p: one[1] } : one,
+  );
   const logP = (one) => one.log_p ?? IMPOSSIBLE;
-  return { ...token, log_p: logP(token), alternatives: alternatives.map((one) => ({ ...one, log_p: logP(one) })) };
+  return {
+    ...token,
+    log_p: logP(token),
+    alternatives: alternatives.map((one) => ({ ...one, log_p: logP(one) })),
+  };
 }
 
 function runnersUp(side, prediction, line = (text) => shown(text)) {
   if (!prediction.others?.length) return null;
-  const rows = prediction.others.map((other) => (Array.isArray(other) ? { text: other[0], score: other[1] } : other));
-  return el("ol", { class: "nbest", start: 2, "aria-label": "further answers" }, rows.map((row) => el("li", {}, el("span", { dir: "auto" }, line(row.text)), el("span", { class: "value" }, number(row.score)))));
+  const rows = prediction.others.map((other) =>
+    Array.isArray(other) ? { text: other[0], score: other[1] } : other,
+  );
+  return el(
+    "ol",
+    { class: "nbest", start: 2, "aria-label": "further answers" },
+    rows.map((row) =>
+      el(
+        "li",
+        {},
+        el("span", { dir: "auto" }, line(row.text)),
+        el("span", { class: "value" }, number(row.score)),
+      ),
+    ),
+  );
 }
 
 export function forcedNote(side) {
-  return el("p", { class: "note" }, "The answer has to begin with “", el("b", { dir: "auto" }, shown(side.prefix)), "”. ", button("Let it go", () => side.force(""), { class: "quiet" }));
+  return el(
+    "p",
+    { class: "note" },
+    "The answer has to begin with “",
+    el("b", { dir: "auto" }, shown(side.prefix)),
+    "”. ",
+    button("Let it go", () => side.force(""), { class: "quiet" }),
+  );
 }
 
 /** A text that goes on token by token; returns the nodes, and a function that runs the stream. */
 export function completion(side) {
   const tokens = [];
   const prompt = side.input[0] ?? "";
-  const text = el("p", { class: "tokens continued", dir: "auto", "aria-live": "off" }, el("span", { class: "prompt" }, prompt.split("\n").flatMap((line, i) => [i ? "\n" : "", ...shown(line)])));
+  const text = el(
+    "p",
+    { class: "tokens continued", dir: "auto", "aria-live": "off" },
+    el(
+      "span",
+      { class: "prompt" },
+      prompt.split("\n").flatMap((line, i) => [i ? "\n" : "", ...shown(line)]),
+    ),
+  );
   const facts = el("p", { class: "facts" }, " ");
   const stop = button("Stop", () => side.stop(), { class: "quiet" });
   const again = button("Another", () => side.reseed(), { class: "quiet", disabled: true });
-  const nodes = [side.prefix ? forcedNote(side) : null, text, facts, el("p", { class: "acts", "data-no-export": true }, stop, again)];
+  const nodes = [
+    side.prefix ? forcedNote(side) : null,
+    text,
+    facts,
+    el("p", { class: "acts", "data-no-export": true }, stop, again),
+  ];
   let body = null;
   const redraw = () => {
     const shift = side.prefix ? 1 : 0; // the forced beginning stands as one token
-    const look = (index) => side.look(index === null ? null : "target", index === null ? null : index - shift);
-    const drawn = tokenText(tokens, { pick: (prefix) => side.force(prefix), look, load: (i) => alternativesOf(side, prompt, tokens, i), forced: side.prefix, kind: side.kind("target") });
+    const look = (index) =>
+      side.look(index === null ? null : "target", index === null ? null : index - shift);
+    const drawn = tokenText(tokens, {
+      pick: (prefix) => side.force(prefix),
+      look,
+      load: (i) => alternativesOf(side, prompt, tokens, i),
+      forced: side.prefix,
+      kind: side.kind("target"),
+    });
     side.onLook((kind, index) => drawn.light(kind === "target" ? index + shift : null));
     const span = el("span", { class: "run-on" });
     span.append(...drawn.childNodes);
@@ -139,7 +243,12 @@ export function completion(side) {
     for await (const event of stream) {
       if (event.done) break;
       written += event.token;
-      tokens.push({ text: event.token, log_p: event.log_p, prefix: written, alternatives: event.alternatives ?? [] });
+      tokens.push({
+        text: event.token,
+        log_p: event.log_p,
+        prefix: written,
+        alternatives: event.alternatives ?? [],
+      });
       if (performance.now() - drawn > 40) {
         redraw();
         drawn = performance.now();
@@ -148,7 +257,8 @@ export function completion(side) {
     redraw();
     const said = tokens.slice(side.prefix ? 1 : 0);
     const total = said.reduce((sum, token) => sum + token.log_p, 0);
-    if (said.length) facts.textContent = `${said.length} tokens · log p ${number(total)} · perplexity ${number(Math.exp(-total / said.length))}`;
+    if (said.length)
+      facts.textContent = `${said.length} tokens · log p ${number(total)} · perplexity ${number(Math.exp(-total / said.length))}`;
     stop.disabled = true;
     again.disabled = false;
     return { text: written, tokens: said, score: total };
@@ -162,9 +272,9 @@ async function alternativesOf(side, prompt, tokens, i) {
   const read = view.tokens.map(asToken);
   const last = read.at(-2) ?? read.at(-1); // the very last is the end of the line
   const alternatives = last.alternatives.map((one) => {
-    const goesOn = typeof one.prefix === "string" && one.prefix.startsWith(prompt) && !END.test(one.text);
+    const goesOn =
+      typeof one.prefix === "string" && one.prefix.startsWith(prompt) && !END.test(one.text);
     return { ...one, prefix: goesOn ? one.prefix.slice(prompt.length) : null };
   });
   return { ...tokens[i], text: last.text, alternatives };
 }
-

@@ -9,10 +9,21 @@ const LIMIT = 1_500_000; // characters of a fragment that a browser still takes;
 const MAX_COLUMNS = 16;
 const table = () => Object.create(null);
 
-export const emptySide = (run = "") => ({ run, input: [], view: "", settings: table(), nbest: 1, prefix: "", options: table() });
+export const emptySide = (run = "") => ({
+  run,
+  input: [],
+  view: "",
+  settings: table(),
+  nbest: 1,
+  prefix: "",
+  options: table(),
+});
 
 /** A value as text that `parse` reads back: what is not a string stands as JSON. */
-const written = (value) => (typeof value === "string" && !/^([-\d[{"]|true$|false$|null$)/.test(value) ? value : JSON.stringify(value));
+const written = (value) =>
+  typeof value === "string" && !/^([-\d[{"]|true$|false$|null$)/.test(value)
+    ? value
+    : JSON.stringify(value);
 const parsed = (text) => {
   try {
     return JSON.parse(text);
@@ -26,13 +37,18 @@ export function toFragment(state) {
   state.sides.forEach((side, i) => {
     const at = PREFIXES[i];
     params.set(`${at}run`, side.run);
-    if (i === 0 || !state.linked) side.input.forEach((cell, k) => params.set(`${at}in${k ? k + 1 : ""}`, cell));
+    if (i === 0 || !state.linked)
+      side.input.forEach((cell, k) => params.set(`${at}in${k ? k + 1 : ""}`, cell));
     if (side.view) params.set(`${at}view`, side.view);
     if (side.nbest > 1) params.set(`${at}nbest`, side.nbest);
     if (side.prefix) params.set(`${at}prefix`, side.prefix);
-    for (const [group, values] of [["set", side.settings], ["o", side.options]])
+    for (const [group, values] of [
+      ["set", side.settings],
+      ["o", side.options],
+    ])
       for (const [key, value] of Object.entries(values))
-        if (value !== null && value !== undefined) params.set(`${at}${group}.${key}`, written(value));
+        if (value !== null && value !== undefined)
+          params.set(`${at}${group}.${key}`, written(value));
   });
   if (state.sides.length > 1 && state.linked) params.set("linked", "1");
   const text = params.toString();
@@ -48,7 +64,8 @@ export function fromFragment(fragment) {
     for (const [name, text] of params) {
       if (!name.startsWith(at)) continue;
       const key = name.slice(at.length);
-      if (/^in\d{0,2}$/.test(key)) side.input[Math.min(Number(key.slice(2)) || 1, MAX_COLUMNS) - 1] = text;
+      if (/^in\d{0,2}$/.test(key))
+        side.input[Math.min(Number(key.slice(2)) || 1, MAX_COLUMNS) - 1] = text;
       else if (key.startsWith("set.")) side.settings[key.slice(4)] = parsed(text);
       else if (key.startsWith("o.")) side.options[key.slice(2)] = parsed(text);
       else if (key === "nbest") side.nbest = Math.max(1, Math.min(100, Number(text) || 1));

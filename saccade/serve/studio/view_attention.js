@@ -6,22 +6,40 @@ import { Lines } from "./lines.js";
 import { ink, pixels, readMatrix } from "./matrix.js";
 
 const KEPT = 64; // maps that are remembered, so that going back is at once
-const KINDS = { self: "to itself", cross: "to the source", recurrent: "to the source", pool: "of the output" };
+const KINDS = {
+  self: "to itself",
+  cross: "to the source",
+  recurrent: "to the source",
+  pool: "of the output",
+};
 
 /** "Decoder 2" of decoder.body.layers.1.attention; the same number only once for each kind. */
 function nameOf(module, modules) {
-  const where = module.path.startsWith("encoder") ? "Encoder" : module.path.startsWith("decoder") ? "Decoder" : "Layer";
-  const alike = modules.filter((one) => one.type === module.type && one.path.split(".")[0] === module.path.split(".")[0]);
+  const where = module.path.startsWith("encoder")
+    ? "Encoder"
+    : module.path.startsWith("decoder")
+      ? "Decoder"
+      : "Layer";
+  const alike = modules.filter(
+    (one) => one.type === module.type && one.path.split(".")[0] === module.path.split(".")[0],
+  );
   const kind = { cross: "Cross", recurrent: "Attention", pool: "Pool" }[module.type] ?? where;
   return alike.length > 1 ? `${kind} ${alike.indexOf(module) + 1}` : kind;
 }
 
 /** The names of a module's rows or columns, of a source among several only its own. */
 function namesOf(data, module, end, kind) {
-  const [which, start, size] = end === "rows" ? [module.rows, module.row_start ?? 0, module.shape?.[0]] : [module.columns, module.column_start ?? 0, module.shape?.[1]];
+  const [which, start, size] =
+    end === "rows"
+      ? [module.rows, module.row_start ?? 0, module.shape?.[0]]
+      : [module.columns, module.column_start ?? 0, module.shape?.[1]];
   if (which === "output") return ["output"];
-  const names = (data[which] ?? []).map((token) => tokenName(token, kind(which === "source" ? "source" : "target")));
-  return start === 0 && (size === undefined || size >= names.length) ? names : names.slice(start, start + size);
+  const names = (data[which] ?? []).map((token) =>
+    tokenName(token, kind(which === "source" ? "source" : "target")),
+  );
+  return start === 0 && (size === undefined || size >= names.length)
+    ? names
+    : names.slice(start, start + size);
 }
 
 const first = (modules) => {
@@ -30,7 +48,8 @@ const first = (modules) => {
 };
 
 async function load({ side, inspect, options }) {
-  const chosen = options.layer === undefined ? {} : { layer: options.layer, head: options.head ?? null };
+  const chosen =
+    options.layer === undefined ? {} : { layer: options.layer, head: options.head ?? null };
   return inspect({ ...side.target(), ...chosen, ...(options.ablate ? { ablate: true } : {}) });
 }
 
@@ -39,34 +58,90 @@ function draw(context, data) {
   const { modules } = data;
   const state = { layer: options.layer ?? null, head: options.head ?? null };
   const maps = new Map();
-  const names = modules.map((module) => ["rows", "columns"].map((end) => namesOf(data, module, end, (which) => side.kind(which)))); // one list each, so that labels are drawn once
+  const names = modules.map((module) =>
+    ["rows", "columns"].map((end) => namesOf(data, module, end, (which) => side.kind(which))),
+  ); // one list each, so that labels are drawn once
   const key = (layer, head) => `${layer}/${head}`;
   const shownLayer = () => state.layer ?? data.layer ?? first(modules);
   maps.set(key(state.layer, state.head), readMatrix(data.map));
 
-  const lines = new Lines({ label: "attention as lines", look: (end, index) => look(end === "row" ? index : null, end === "column" ? index : null, "lines") });
-  const heat = new HeatMap({ label: "attention as a heat map: rows look at columns; move with the arrow keys", look: (row, column) => look(row, column, "heat") });
+  const lines = new Lines({
+    label: "attention as lines",
+    look: (end, index) =>
+      look(end === "row" ? index : null, end === "column" ? index : null, "lines"),
+  });
+  const heat = new HeatMap({
+    label: "attention as a heat map: rows look at columns; move with the arrow keys",
+    look: (row, column) => look(row, column, "heat"),
+  });
   const facts = el("p", { class: "facts" });
-  const covered = el("p", { class: "coverage", dir: "auto", "aria-label": "coverage: how much each token was looked at in all" });
-  const layers = choice([["", "mean of all that look at the source"], ...modules.map((module, i) => [i, `${nameOf(module, modules)} · ${KINDS[module.type] ?? module.type}`])], state.layer ?? "", (value) => pick(value === "" ? null : Number(value), null), "layer");
+  const covered = el("p", {
+    class: "coverage",
+    dir: "auto",
+    "aria-label": "coverage: how much each token was looked at in all",
+  });
+  const layers = choice(
+    [
+      ["", "mean of all that look at the source"],
+      ...modules.map((module, i) => [
+        i,
+        `${nameOf(module, modules)} · ${KINDS[module.type] ?? module.type}`,
+      ]),
+    ],
+    state.layer ?? "",
+    (value) => pick(value === "" ? null : Number(value), null),
+    "layer",
+  );
   const heads = el("span");
-  const grid = modules.reduce((sum, module) => sum + module.heads, 0) > 1 ? new Grid(modules, (layer, head) => pick(layer, head), (layer, head) => fetchMap(layer, head).catch(() => {})) : null;
-  const controls = el("div", { class: "controls", "data-no-export": true }, field("Layer", layers), heads);
-  if (!options.ablate && grid) controls.append(el("button", { type: "button", class: "quiet", title: "Scores the answer again without each head: takes a moment", on: { click: () => {
-    remember({ ablate: true });
-    context.again();
-  } } }, "Which heads matter?"));
+  const grid =
+    modules.reduce((sum, module) => sum + module.heads, 0) > 1
+      ? new Grid(
+          modules,
+          (layer, head) => pick(layer, head),
+          (layer, head) => fetchMap(layer, head).catch(() => {}),
+        )
+      : null;
+  const controls = el(
+    "div",
+    { class: "controls", "data-no-export": true },
+    field("Layer", layers),
+    heads,
+  );
+  if (!options.ablate && grid)
+    controls.append(
+      el(
+        "button",
+        {
+          type: "button",
+          class: "quiet",
+          title: "Scores the answer again without each head: takes a moment",
+          on: {
+            click: () => {
+              remember({ ablate: true });
+              context.again();
+            },
+          },
+        },
+        "Which heads matter?",
+      ),
+    );
 
   function look(row, column, from) {
     if (from !== "heat") heat.light(row, column);
-    if (from !== "lines") lines.light(row !== null ? "row" : column !== null ? "column" : null, row ?? column);
+    if (from !== "lines")
+      lines.light(row !== null ? "row" : column !== null ? "column" : null, row ?? column);
     const module = modules[shownLayer()];
-    if (from !== "answer" && module?.rows === "target") side.look(row === null ? null : "target", row === null ? null : row - given());
+    if (from !== "answer" && module?.rows === "target")
+      side.look(row === null ? null : "target", row === null ? null : row - given());
   }
   // of a language model the rows before the answer's are the prompt's
-  const given = () => (side.run.task === "language" ? names[shownLayer()][0].length - 1 - (side.prediction?.tokens?.length ?? 0) : 0);
+  const given = () =>
+    side.run.task === "language"
+      ? names[shownLayer()][0].length - 1 - (side.prediction?.tokens?.length ?? 0)
+      : 0;
   side.onLook((kind, index) => {
-    if (modules[shownLayer()]?.rows === "target") look(kind === "target" && index !== null ? index + given() : null, null, "answer");
+    if (modules[shownLayer()]?.rows === "target")
+      look(kind === "target" && index !== null ? index + given() : null, null, "answer");
   }, "view");
 
   async function fetchMap(layer, head) {
@@ -96,33 +171,79 @@ function draw(context, data) {
   function redrawControls() {
     layers.value = state.layer ?? "";
     const module = modules[state.layer ?? -1];
-    heads.replaceChildren(module && module.heads > 1 ? field("Head", choice([["", "mean of all heads"], ...Array.from({ length: module.heads }, (_, h) => [h, String(h + 1)])], state.head ?? "", (value) => pick(state.layer, value === "" ? null : Number(value)), "head")) : "");
+    heads.replaceChildren(
+      module && module.heads > 1
+        ? field(
+            "Head",
+            choice(
+              [
+                ["", "mean of all heads"],
+                ...Array.from({ length: module.heads }, (_, h) => [h, String(h + 1)]),
+              ],
+              state.head ?? "",
+              (value) => pick(state.layer, value === "" ? null : Number(value)),
+              "head",
+            ),
+          )
+        : "",
+    );
   }
 
   function show(matrix) {
     const module = modules[shownLayer()];
     const [rows, columns] = names[shownLayer()];
-    const begun = performance.now();
     lines.draw(matrix, rows, columns);
     heat.draw(matrix, rows, columns, heatWidth());
     const sums = new Float32Array(matrix.columns);
-    for (let r = 0; r < matrix.rows; r++) for (let c = 0; c < matrix.columns; c++) sums[c] += matrix.at(r, c);
+    for (let r = 0; r < matrix.rows; r++)
+      for (let c = 0; c < matrix.columns; c++) sums[c] += matrix.at(r, c);
     const most = Math.max(...sums, 1e-9);
-    covered.replaceChildren(el("span", { class: "label" }, "Coverage"), ...columns.slice(0, 200).flatMap((name, c) => [" ", el("span", { style: { "--weight": (sums[c] / most).toFixed(3) }, title: number(sums[c]) }, tokenName(name))]));
-    const what = [state.layer === null ? "mean of the layers" : nameOf(module, modules), state.head === null ? (module.heads > 1 ? `mean of ${module.heads} heads` : null) : `head ${state.head + 1}`];
+    if (covered.columns !== columns)
+      covered.replaceChildren(
+        el("span", { class: "label" }, "Coverage"),
+        ...columns.slice(0, 200).flatMap((name) => [" ", el("span", {}, name)]),
+      );
+    covered.columns = columns;
+    covered.querySelectorAll("span:not(.label)").forEach((span, c) => {
+      span.style.setProperty("--weight", (sums[c] / most).toFixed(3));
+      span.title = number(sums[c]);
+    });
+    const what = [
+      state.layer === null ? "mean of the layers" : nameOf(module, modules),
+      state.head === null
+        ? module.heads > 1
+          ? `mean of ${module.heads} heads`
+          : null
+        : `head ${state.head + 1}`,
+    ];
     if (state.head !== null) what.push(`entropy ${number(module.entropy?.[state.head])}`);
-    if (state.head !== null && module.importance) what.push(`without it the score changes by ${number(module.importance[state.head], 3)}`);
+    if (state.head !== null && module.importance)
+      what.push(`without it the score changes by ${number(module.importance[state.head], 3)}`);
     facts.textContent = what.filter(Boolean).join(" · ");
     announce(facts.textContent);
-    body.dataset.drawn = (performance.now() - begun).toFixed(1);
+    performance.mark("attention");
   }
 
   const heatWidth = () => {
     const wide = width();
     if (wide < 760) return wide;
-    return Math.max(320, wide - (grid ? grid.width + 28 : 0) - lines.node.offsetWidth - 28);
+    return Math.max(
+      320,
+      wide - (grid ? grid.node.offsetWidth + 28 : 0) - lines.node.offsetWidth - 30,
+    );
   };
-  body.append(controls, el("div", { class: "exhibit" }, grid?.node ?? null, lines.node, el("div", { class: "beside" }, heat.node)), facts, covered);
+  body.append(
+    controls,
+    el(
+      "div",
+      { class: "exhibit" },
+      grid?.node ?? null,
+      lines.node,
+      el("div", { class: "beside" }, heat.node),
+    ),
+    facts,
+    covered,
+  );
   grid?.select(state.layer, state.head);
   redrawControls();
   show(maps.get(key(state.layer, state.head)));
@@ -141,7 +262,9 @@ class Grid {
     this.height = modules.length * this.pitch;
     this.at = [0, 0];
     this.canvas = el("canvas", {
-      tabindex: 0, role: "application", "aria-label": "all heads; arrow keys move, Enter chooses",
+      tabindex: 0,
+      role: "application",
+      "aria-label": "all heads; arrow keys move, Enter chooses",
       style: { width: `${this.width}px`, height: `${this.height}px` },
       on: {
         pointermove: (event) => this.hover(event, peek),
@@ -159,23 +282,27 @@ class Grid {
     this.paint();
   }
 
-  paint() {
-    const dense = Math.max(2, devicePixelRatio);
-    this.canvas.width = this.width * dense;
-    this.canvas.height = this.height * dense;
-    const context = this.canvas.getContext("2d");
+  /** The maps and names, once. */
+  thumbs(dense) {
+    const sheet = document.createElement("canvas");
+    sheet.width = this.width * dense;
+    sheet.height = this.height * dense;
+    const context = sheet.getContext("2d");
     context.scale(dense, dense);
     context.imageSmoothingEnabled = false;
     const small = document.createElement("canvas");
     const brush = small.getContext("2d");
-    const [ground, soft, accent] = [ink("ink"), ink("soft"), ink("accent")];
-    const importance = Math.max(0, ...this.modules.flatMap((module) => (module.importance ?? []).map(Math.abs)));
+    const soft = ink("soft");
+    const importance = Math.max(
+      0,
+      ...this.modules.flatMap((module) => (module.importance ?? []).map(Math.abs)),
+    );
+    context.font = `11px ${getComputedStyle(document.body).fontFamily}`;
+    context.textBaseline = "middle";
+    context.strokeStyle = context.fillStyle = soft;
+    context.lineWidth = 0.4;
     this.modules.forEach((module, l) => {
       const y = l * this.pitch;
-      const whole = this.chosen[0] === l && this.chosen[1] === null;
-      context.fillStyle = whole ? accent : this.chosen[0] === l ? ground : soft;
-      context.font = `${whole ? "600 " : ""}11px ${getComputedStyle(document.body).fontFamily}`;
-      context.textBaseline = "middle";
       context.fillText(nameOf(module, this.modules), 0, y + this.size / 2, this.left - 6);
       (module.thumbs ?? []).forEach((thumb, h) => {
         const matrix = readMatrix(thumb);
@@ -183,15 +310,37 @@ class Grid {
         small.width = Math.max(1, matrix.columns);
         small.height = Math.max(1, matrix.rows);
         if (matrix.values.length) brush.putImageData(pixels(brush, matrix), 0, 0);
-        if (importance) context.globalAlpha = 0.15 + 0.85 * Math.min(1, Math.abs(module.importance?.[h] ?? 0) / importance);
+        if (importance)
+          context.globalAlpha =
+            0.15 + 0.85 * Math.min(1, Math.abs(module.importance?.[h] ?? 0) / importance);
         context.drawImage(small, x, y, this.size, this.size);
         context.globalAlpha = 1;
-        const on = this.chosen[0] === l && (this.chosen[1] === h || (this.chosen[1] === null && module.heads === 1));
-        context.strokeStyle = on ? accent : soft;
-        context.lineWidth = on ? 2 : 0.4;
-        context.strokeRect(x, y + (on ? 1 : 0), this.size, this.size - (on ? 2 : 0));
+        context.strokeRect(x, y, this.size, this.size);
       });
     });
+    return sheet;
+  }
+
+  /** The sheet, and a frame around what is chosen. */
+  paint() {
+    const dense = Math.max(2, devicePixelRatio);
+    this.sheet ??= this.thumbs(dense);
+    this.canvas.width = this.sheet.width;
+    this.canvas.height = this.sheet.height;
+    const context = this.canvas.getContext("2d");
+    context.drawImage(this.sheet, 0, 0);
+    const [layer, head] = this.chosen;
+    if (layer === null) return;
+    context.scale(dense, dense);
+    context.strokeStyle = ink("accent");
+    context.lineWidth = 2;
+    const heads = head === null ? this.modules[layer].heads : 1;
+    context.strokeRect(
+      this.left + (head ?? 0) * this.pitch,
+      layer * this.pitch + 1,
+      (heads - 1) * this.pitch + this.size,
+      this.size - 2,
+    );
   }
 
   find(event) {
@@ -215,16 +364,22 @@ class Grid {
     if (!found) return (this.said.textContent = " ");
     const [layer, head] = found;
     const module = this.modules[layer];
-    const matters = head !== null && module.importance ? `, matters ${number(module.importance[head], 3)}` : "";
+    const matters =
+      head !== null && module.importance ? `, matters ${number(module.importance[head], 3)}` : "";
     this.said.textContent = `${nameOf(module, this.modules)}, ${head === null ? "mean" : `head ${head + 1}, entropy ${number(module.entropy?.[head])}`}${matters}`;
   }
 
   key(event) {
-    const move = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
+    const move = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[
+      event.key
+    ];
     if (!move) return;
     event.preventDefault();
     const layer = Math.max(0, Math.min(this.modules.length - 1, (this.chosen[0] ?? 0) + move[0]));
-    const head = Math.max(-1, Math.min(this.modules[layer].heads - 1, (this.chosen[1] ?? -1) + move[1]));
+    const head = Math.max(
+      -1,
+      Math.min(this.modules[layer].heads - 1, (this.chosen[1] ?? -1) + move[1]),
+    );
     this.pick(layer, head < 0 ? null : head);
   }
 
