@@ -148,7 +148,7 @@ def predict(
     with model:  # its processes end with it, also when it is interrupted
         path = file if named and not alone and not shard else None
         for number, one in enumerate(counting(found, path), before + 1):
-            if one.problem and asked:
+            if one.problem and (asked or fill):
                 raise ConfigError(one.problem)
             if one.problem:
                 lost += 1
