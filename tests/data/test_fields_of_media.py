@@ -509,3 +509,16 @@ def test_what_is_fitted_is_what_is_loaded(tmp_path: Path) -> None:
     picture.field().save(tmp_path / "source.json")
     assert PictureField.load(tmp_path / "source.json").reader == PICTURE
     assert not PictureField.load(tmp_path / "source.json").stored
+
+
+def test_angles_of_a_source_are_its_sines_and_cosines() -> None:
+    fitting = NumbersFitting(c.Numbers(angles="degrees", normalise=False), 1 << 20)
+    fitting.look(Cell("[[0, 90], [180, 359]]", "", None, "1"))
+    field = fitting.field()
+    turned, plain = (field.make(Cell(f"[[{a}, 90]]", "", None, "1")) for a in (361, 1))
+    assert np.allclose(turned, plain, atol=1e-6)
+    assert np.allclose(plain, [[np.sin(np.pi / 180), 1, np.cos(np.pi / 180), 0]], atol=1e-6)
+    with pytest.raises(
+        DataError, match="vectors of 1 numbers, and those of the training data have 2"
+    ):
+        field.make(Cell("[[3]]", "", None, "1"))
