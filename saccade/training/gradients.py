@@ -151,7 +151,7 @@ class Gradients:
                     loss, state = network(some, state, progress)
                 if stop.asked:
                     raise Interrupted
-                if self.is_idle(batch):
+                if self.ranks.lockstep and self.is_idle(batch):
                     (loss.sum * 0.0).backward()
                     continue
                 self.scaler.scale(loss.sum).backward()

@@ -11,7 +11,6 @@ from saccade import config as c
 from saccade.distributed.ranks import Ranks, local
 from saccade.training.tune import Group
 
-ALONE = Ranks()
 MOST_SLOPES = 12.0  # at the usual rates of word2vec; with three times as many vectors diverge
 
 
@@ -62,7 +61,7 @@ def rate_at(train: c.Train, step: int, progress: float, plateau: float) -> float
 
 
 def scale_gradients(
-    parameters: Iterable[Tensor], count: float, clip: float, ranks: Ranks = ALONE
+    parameters: Iterable[Tensor], count: float, clip: float, ranks: Ranks | None = None
 ) -> Tensor:
     """Divide summed gradients by `count`, clip them to a norm; return the norm before clipping.
 
@@ -72,9 +71,13 @@ def scale_gradients(
     gradients = [p.grad for p in parameters if p.grad is not None]
     if any(gradient.is_sparse for gradient in gradients):
         return torch.nn.utils.get_total_norm([gradient._values() for gradient in gradients])
-    norm = ranks.norm(gradients) / count
+    if ranks is not None and ranks.lockstep:  # they may be in parts
+        norm = ranks.norm(gradients) / count
+        gradients = [local(gradient) for gradient in gradients]
+    else:
+        norm = torch.nn.utils.get_total_norm(gradients) / count
     factor = torch.clamp(clip / (norm + 1e-6), max=1.0) if clip else torch.ones_like(norm)
-    torch._foreach_mul_([local(gradient) for gradient in gradients], factor / count)
+    torch._foreach_mul_(gradients, factor / count)
     return norm
 
 
@@ -106,17 +109,24 @@ class MovingAverage:
     def __init__(self, parameters: list[Tensor], decay: float):
         self.decay = decay
         self.parameters = parameters
-        self.weights = [local(p.detach()).clone() for p in parameters]
+        self.in_parts = any(hasattr(p, "to_local") for p in parameters)
+        self.weights = [part.clone() for part in self.here()]
+
+    def here(self) -> list[Tensor]:
+        """The parameters, or this process's parts of them."""
+        if not self.in_parts:
+            return [p.detach() for p in self.parameters]
+        return [local(p.detach()) for p in self.parameters]
 
     @torch.no_grad()
     def update(self, step: int) -> None:
         decay = min(self.decay, (1 + step) / (10 + step))  # the first steps are forgotten soon
-        torch._foreach_lerp_(self.weights, [local(p.detach()) for p in self.parameters], 1 - decay)
+        torch._foreach_lerp_(self.weights, self.here(), 1 - decay)
 
     @torch.no_grad()
     def swap(self) -> None:
         """Exchange the average and the weights; twice is as before."""
-        for average, weight in zip(self.weights, map(local, self.parameters), strict=True):
+        for average, weight in zip(self.weights, self.here(), strict=True):
             kept = weight.detach().clone()
             weight.copy_(average)
             average.copy_(kept)

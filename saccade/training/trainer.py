@@ -140,7 +140,7 @@ class Trainer:
         self.carry = carry if result.finite else None  # it may be as bad as the loss
         if result.finite:
             at.bad_streak = 0
-            if self.average is not None and self.ranks.evaluates:
+            if self.average is not None and (self.ranks.rank == 0 or self.ranks.evaluates):
                 self.average.update(at.step)
         else:
             at.bad_streak += not searching
