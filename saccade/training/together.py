@@ -66,8 +66,11 @@ def meeting(stop: Stop) -> Iterator[World | None]:
             os.write(2, f"saccade: {error}\n".encode())
         os._exit(2)  # whoever still waits for the lost one in another thread does not keep us
     except BaseException as error:
-        found = getattr(error, "exit_code", getattr(error, "code", 2))
+        found = getattr(error, "exit_code", getattr(error, "code", None))
         code = found if isinstance(found, int) else 2
+        if world.rank and isinstance(found, int):  # it has done its part, and has nothing to say
+            leave()
+            os._exit(code)  # gloo's threads do not always end in order with the interpreter
         raise
     finally:
         if whole and world.rank == 0:

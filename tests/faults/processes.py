@@ -131,6 +131,9 @@ def serve() -> None:
     for line in sys.stdin:
         if "words" in (request := json.loads(line)):
             if not (child := os.fork()):
+                # under nohup, or in the background of a shell, both are ignored
+                signal.signal(signal.SIGINT, signal.default_int_handler)
+                signal.signal(signal.SIGHUP, signal.SIG_DFL)
                 work(request)
             print(child, flush=True)
             sys.stdin.readline()

@@ -10,6 +10,7 @@ from torch import nn
 
 from saccade.models.encoders import Encoder, LateFusion
 from saccade.models.heads import BagOfWords, Monotone, PerToken, Pooled, word_means
+from saccade.nn.loss import Vocabulary
 from saccade.nn.padded import Memory, Padded, end_to_end
 from tests.architectures import network, source_batch
 
@@ -63,7 +64,7 @@ def test_a_pooler_reads_the_first_position() -> None:
 
 
 def test_the_loss_of_a_token_head_is_that_of_its_logits() -> None:
-    output = nn.Linear(4, 7)
+    output = Vocabulary(4, 7)
     head = PerToken(4, output, "gelu", 1e-12)
     values, gold = torch.randn(5, 4), torch.tensor([1, 6, 0, 3, 3])
     x = F.gelu(values @ head.dense.weight.T + head.dense.bias)
