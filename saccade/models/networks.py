@@ -5,6 +5,7 @@ All parameters are used inside `forward` of a module, so that whatever wraps a n
 next (the state of a recurrent language model) is a value.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 from math import nan
@@ -113,7 +114,7 @@ class Generator(nn.Module):
         return memory._replace(tokens=tokens_of(sources[0], memory.values.size(1)))
 
 
-class Labeller(nn.Module):
+class Labeller(nn.Module, ABC):
     """An encoder and a head that gives labels."""
 
     def __init__(
@@ -132,9 +133,9 @@ class Labeller(nn.Module):
 
     carries = False
 
+    @abstractmethod
     def said(self, batch: Batch) -> Float[Tensor, "N labels"]:
         """The logits of what is scored in a batch."""
-        raise NotImplementedError
 
     def label_loss(self, batch: Batch, gold: Int[Tensor, "N"]) -> Loss:
         """The loss of a batch whose labels are `gold`."""
