@@ -57,10 +57,10 @@ bench-serve: setup
 bench-word2vec: setup .venv-peers/ready
 	$(BIN)/python benchmarks/word2vec_speed.py $(BENCH)
 
-# Train a recipe and keep what came of it, as in `make results RECIPE=recipes/fsdd.toml`; then the table of all that is kept.
+# Train a recipe and record its result, as in `make results RECIPE=recipes/fsdd/fsdd.toml`; then write the README's table anew.
 results: setup
 	$(BIN)/python benchmarks/results.py run $(RECIPE)
-	$(BIN)/python benchmarks/results.py table
+	$(BIN)/python benchmarks/results.py table --write
 
 bench-data: setup
 	$(BIN)/python benchmarks/data_speed.py $(BENCH)

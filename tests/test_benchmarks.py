@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+import saccade
 from saccade.config import parse
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
@@ -188,26 +189,56 @@ def test_a_large_corpus_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert batches > 2000 * 8 / 4096
 
 
-def test_a_recipe_leaves_a_result_and_results_make_a_table(tmp_path: Path) -> None:
+def test_a_recipe_leaves_a_result_and_results_make_a_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import json
 
-    from results import run_recipe, table
+    import results
 
+    monkeypatch.setattr(results, "ROOT", tmp_path)
+    monkeypatch.setattr(results, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(results, "README", tmp_path / "README.md")
     rows = [f"{'abcde'[i % 5]}{'xyz'[i % 3]}\t{'abcde'[i % 5].upper()}\n" for i in range(40)]
     (tmp_path / "words.tsv").write_text("".join(rows))
-    recipe = tmp_path / "tiny.toml"
+    recipe = tmp_path / "recipes" / "tiny" / "tiny.toml"
+    recipe.parent.mkdir(parents=True)
+    (recipe.parent / "README.md").write_text("# A few words\n")
+    (tmp_path / "README.md").write_text(f"above\n{results.BEGIN}old\n{results.END}below\n")
     recipe.write_text(
         f'[task]\nkind = "translate"\n[data]\ntrain = ["{tmp_path / "words.tsv"}"]\n'
         "[train]\nsteps = 3\nprocesses = 1\n"
     )
-    found = run_recipe(recipe, 2, [str(tmp_path / "words.tsv")], tmp_path / "run")
+
+    def call(*words: str) -> dict[str, Any]:
+        monkeypatch.setattr("sys.argv", ["results.py", *words])
+        results.main()
+        found: dict[str, Any] = json.loads((tmp_path / "results" / "tiny.json").read_text())
+        return found
+
+    found = call("run", str(recipe), "--seeds", "2", "--test", str(tmp_path / "words.tsv"))
     assert len(found["each"]) == 2
     assert found["versions"]["torch"] == str(torch.__version__)
-    (tmp_path / "results").mkdir()
-    (tmp_path / "results" / "tiny.json").write_text(json.dumps(found))
-    head, _, row = table(tmp_path / "results").splitlines()
-    assert head.startswith("| recipe | minutes |")
-    assert f"sequence_error {found['test']['sequence_error']:.2f} together" in row
+    assert found["seconds"] > 0
+    call("table", "--write")
+    readme = (tmp_path / "README.md").read_text()
+    assert f"sequence_error {found['test']['sequence_error']:.4g} together" in readme
+    assert "[A few words](recipes/tiny)" in readme
+    assert readme.startswith("above\n")
+    assert readme.endswith("below\n")
+    assert "old" not in readme
+
+    other = saccade.train(str(recipe), out=str(tmp_path / "o"), settings={"train.steps": 2})
+    kept = call("keep", str(recipe), str(tmp_path / "o"))
+    assert kept["command"].endswith("tiny.toml --set train.steps=2")
+    assert kept["dev"]["sequence_error"] == other.evaluate()["sequence_error"]
+
+
+def test_the_table_in_the_readme_is_made_from_the_results() -> None:
+    import results
+
+    readme = results.README.read_text(encoding="utf-8")
+    assert results.written(readme, results.table(results.RESULTS)) == readme
 
 
 def test_n_grams_are_probabilities_and_the_longer_fit_better() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 import saccade
-from recipes.omniglot_strokes import MIDDLE, rows_of
+from recipes.omniglot_strokes.prepare import MIDDLE, rows_of
 from saccade.inspect.strokes import lines_of
 from tests.real_data import NEEDS_REAL_DATA, ROOT
 
