@@ -113,6 +113,10 @@ class Generator(nn.Module):
             return memory
         return memory._replace(tokens=tokens_of(sources[0], memory.values.size(1)))
 
+    def ctc_heads(self, memory: Memory | None) -> list[tuple[Monotone, Memory]]:
+        """Each CTC head, and the memory that it reads."""
+        return [] if self.monotone is None or memory is None else [(self.monotone, memory)]
+
 
 class Labeller(nn.Module, ABC):
     """An encoder and a head that gives labels."""
