@@ -98,6 +98,11 @@ class Train(Strict):
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
 
+    @property
+    def moments(self) -> int:
+        """How many numbers the optimiser keeps for each weight."""
+        return {"adamw": 2, "sgd": 1, "sparse": 0}[self.optimizer]
+
 
 class Config(Strict):
     task: Task
