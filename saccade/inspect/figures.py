@@ -18,7 +18,6 @@ from saccade.inspect.speech import Heard, draw_speech
 View = dict[str, Any]
 MAX_NAMED = 90  # rows or columns that are still called by name
 MAX_TREE_NODES = 400
-HEADS_A_ROW = 8
 BLUE, RED, GREY, INK = "#2b6cb0", "#c53030", "#a0aec0", "#1a202c"
 
 

@@ -251,14 +251,14 @@ def resume(
             except Interrupted:
                 yield events.Finished(0, "stopped", {}, 0.0, stopped=True)
                 return
-            config = raised(config, settings, folder)
+            config = raised(config, settings)
             with writing(folder):
                 write_config(folder, config, prepared=False)
             yield from _prepare(with_root(config, root), folder, stop, seen)
             return
         tune_malloc()
         old = config_in(raw, folder)
-        config = raised(old, settings, folder)
+        config = raised(old, settings)
         saves = folder / "checkpoints"
         try:
             with writing(folder), stop.interruptible():
