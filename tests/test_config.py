@@ -84,6 +84,17 @@ def test_all_mistakes_come_at_once() -> None:
         assert part in text
 
 
+def test_all_that_does_not_go_together_comes_at_once() -> None:
+    raw = translate(encoder={"kind": "transformer", "dim": 128}, decode={"ctc": 0.3})
+    raw["task"]["joint"] = True
+    found = mistakes(raw | {"train": {"label_smoothing": 0.1, "optimizer": "sparse"}})
+    assert [line.split(": ")[:2] for line in found] == [
+        ["run.toml", "train"],
+        ["run.toml", "decode"],
+        ["run.toml", "task"],
+    ]
+
+
 def test_wrong_types_are_named_with_what_was_written() -> None:
     assert (
         "train.steps: input should be a valid integer, not 'many'"

@@ -13,6 +13,8 @@ import pytest
 
 from saccade import cli
 from saccade.config import Beam, Sample
+from saccade.config.change import change_decode
+from saccade.errors import ConfigError
 
 README = Path(__file__).parents[1] / "README.md"
 
@@ -101,6 +103,13 @@ def test_the_guide_to_decoding_is_true(desk: Path) -> None:
     guide = (README.parent / "docs" / "guides" / "decoding.md").read_text(encoding="utf-8")
     code = "\n".join(re.findall(r"```python\n(.*?)```", guide, re.DOTALL))
     run(folder, sys.executable, "-c", code.replace('minutes": 1', 'minutes": 0.02'))
+
+
+def test_the_mistake_that_the_guide_to_decoding_shows_is_told_so() -> None:
+    guide = (README.parent / "docs" / "guides" / "decoding.md").read_text(encoding="utf-8")
+    with pytest.raises(ConfigError) as told:
+        change_decode(Beam(), {"temperature": 0.7})
+    assert f"decode.temperature=0.7\nsaccade: {told.value}\n" in guide
 
 
 def test_every_key_of_decoding_is_explained_with_its_default() -> None:

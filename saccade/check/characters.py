@@ -48,7 +48,6 @@ _MIXED = re.compile(f"[{_LATIN}][{_OTHER}]|[{_OTHER}][{_LATIN}]")
 _FOREIGN = re.compile(f"[{_OTHER}]")
 _NATIVE = re.compile(f"[{_LATIN}]")
 _STYLE = re.compile(f"[{_STYLED}]")
-_COMPATIBLE = re.compile(f"[{_MATHS}]")
 
 Hit = tuple[int, str]  # where in the text, and what it is
 

@@ -6,7 +6,6 @@ tokenizer makes of it. The rows that are to be shown are fetched at the end.
 """
 
 import contextlib
-import re
 import unicodedata
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -25,7 +24,7 @@ from saccade.check.scan import Block, Scan
 from saccade.check.series import series_findings
 from saccade.check.tokenizers import TokenizerSample, UnseenTokens, reader_of
 from saccade.data.layout import detect_layout
-from saccade.data.lines import Defect, Example, counted, place
+from saccade.data.lines import Defect, Example, counted
 from saccade.data.memory import given
 from saccade.data.sources import unseen
 from saccade.errors import DataError
@@ -73,9 +72,9 @@ def check(
     for block in dev.count_rows():  # before train, which is asked for its words
         if isinstance(block, Block):
             for i, texts in enumerate(block.columns):
-                token, file = unseen_tokens[reader_of(i, readers)], dev.file(i)
+                token = unseen_tokens[reader_of(i, readers)]
                 for row, text in zip(block.rows, texts, strict=True):
-                    token.add_dev(place(file, row.line), text)
+                    token.add_dev(dev.where(row, i), text)
     for block in train.count_rows():
         if isinstance(block, Defect):
             yield error(block)
@@ -151,26 +150,24 @@ def _characters(notes: dict[str, Group], train: Scan, dev: Scan) -> None:
 def _labels(notes: dict[str, Group], train: Scan) -> None:
     """Labels that are rare, far rarer than others, or the same but for their spelling."""
     labels = train.labels
-    file = train.file(len(train.data.source))
     often = {label: n for label, n in labels.items() if n > 1}
     if len(train.tally) >= MIN_LABELLED_ROWS:
-        for label in labels.keys() - often.keys():
-            line, text = train.first[label]
-            notes["rare-label"].add(place(file, line), f"the label {label!r} occurs once", text)
-        notes["rare-label"].places.sort(key=lambda one: int(re.split("[: ]", one.where)[-1]))
+        for label in [label for label in labels if label not in often]:
+            where, text = train.first[label]
+            notes["rare-label"].add(where, f"the label {label!r} occurs once", text)
     if train.target_type == "label" and often and len(train.tally) >= MIN_LABELLED_ROWS:
         total = sum(often.values())
         top, low = max(often, key=often.__getitem__), min(often, key=often.__getitem__)
         if len(labels) == 1:
-            line, text = train.first[top]
+            where, text = train.first[top]
             message = f"all {total:,} examples have the label {top!r}"
-            notes["one-label"].add(place(file, line), message, text)
+            notes["one-label"].add(where, message, text)
         elif often[top] >= 0.9 * total or often[low] * 20 < total / len(often):
             low = min(labels, key=labels.__getitem__) if low == top else low  # one that occurs once
             whole = counted(sum(labels.values()), "example")
             shares = f"{low!r} has {labels[low]:,} of {whole}, {top!r} has {often[top]:,}"
-            line, text = train.first[low]
-            notes["imbalance"].add(place(file, line), shares, text)
+            where, text = train.first[low]
+            notes["imbalance"].add(where, shares, text)
     spelt: dict[str, list[str]] = defaultdict(list)
     for label in labels:
         plain = unicodedata.normalize("NFKC", label).casefold()
@@ -179,8 +176,8 @@ def _labels(notes: dict[str, Group], train: Scan) -> None:
         usual, *rare = sorted(same, key=lambda label: (-labels[label], label))
         for label in rare:
             message = f"the label {visible(label)!r}, elsewhere {visible(usual)!r}"
-            line, text = train.first[label]
-            notes["label-spelling"].add(place(file, line), message, text)
+            where, text = train.first[label]
+            notes["label-spelling"].add(where, message, text)
 
 
 def _repeats(train: Scan, dev: Scan) -> Iterator[Pick]:
@@ -269,8 +266,7 @@ def _note_picks(notes: dict[str, Group], picks: list[Pick], train: Scan, dev: Sc
             if pick.partners is not None:
                 partner = rows[pick.home or pick.scan][int(pick.partners[i])]
             message, text = pick.say(row, partner)
-            where = place(pick.scan.file(pick.column), row.line)
-            group.places.append(Place(where, message, text))
+            group.places.append(Place(pick.scan.where(row, pick.column), message, text))
         notes[pick.code] = merged([notes[pick.code], group])
 
 
@@ -320,7 +316,8 @@ def _shifted(by: int) -> Say:
     side = "later" if by > 0 else "earlier"
 
     def say(row: Example, last: Example) -> tuple[str, str]:
-        what = f"from about here to line {last.line} targets fit the source"
+        end = f"line {last.line}" if last.file == row.file else last.where
+        what = f"from about here to {end} targets fit the source"
         return f"{what} {counted(abs(by), 'line')} {side}", _both(row)
 
     return say

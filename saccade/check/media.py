@@ -16,6 +16,7 @@ from saccade import config as c
 from saccade.check.findings import Finding, Group, error
 from saccade.check.tally import MIN_ROWS, longest_usual
 from saccade.data.cells import vector_place
+from saccade.data.detect import array_path
 from saccade.data.kinds import cell_of
 from saccade.data.lines import Defect, Example
 from saccade.data.media import Cell, required
@@ -136,7 +137,7 @@ def _look(seen: Seen, reader: c.Reader, cell: Cell, split: str, row: Example) ->
 def _compare_content(seen: Seen, cell: Cell, split: str, where: str) -> None:
     """Note a file that is there already, under another name."""
     with open(required(cell), "rb") as file:
-        key = hashlib.file_digest(file, "sha256").digest() + cell.text.partition("#")[2].encode()
+        key = hashlib.file_digest(file, "sha256").digest() + array_path(cell.text)[1].encode()
     before = seen.content.setdefault(key, (split, where, cell.text))
     if before[1] == where:
         return

@@ -17,7 +17,7 @@ from saccade.check.characters import Characters, forms, visible
 from saccade.check.findings import KEPT_PLACES, Group
 from saccade.check.profile import Array, LetterClasses
 from saccade.check.tally import GrowingArray, TallyBuilder
-from saccade.data.lines import Defect, Example, FileError, cells_of, lines_of, place
+from saccade.data.lines import Defect, Example, FileError, cells_of, files_of, lines_of, place
 from saccade.data.memory import Memory
 from saccade.data.sources import read
 
@@ -56,24 +56,28 @@ class Scan:
         self.only_labels = task.only_labels(data.source)
         self.tally = TallyBuilder().tally
         self.labels: Counter[str] = Counter()
-        self.first: dict[str, tuple[int, str]] = {}  # where a label comes first: line, and text
+        self.beside: dict[str, list[str]] = {}  # the files that are aligned by line with each
+        with contextlib.suppress(FileError):  # `read` says the same as a defect
+            parts = [] if isinstance(paths, Memory) else files_of(list(paths))
+            self.beside = {name: part for part in parts for name in part}
+        self.first: dict[str, tuple[str, str]] = {}  # where a label comes first, and the text
         self.suspicious: dict[str, Group] = defaultdict(Group)  # by the code of `characters`
         self.forms: dict[tuple[int, str], Group] = defaultdict(Group)  # by column and form
         self.triples: list[Array] = []  # how often each occurs, by column
         self.scores: list[tuple[Array, Array, Array]] = []  # own, other, size; by column
-        self._words: list[tuple[int, str, Group, int]] = []  # line, word, and the place it has
+        # by file, what was noted of a word: line, word, and the place it has
+        self._words: dict[str, list[tuple[int, str, Group, int]]] = defaultdict(list)
 
     def rows(self) -> Iterator[Example | Defect]:
         return read(self.paths, self.data, self.task_kind)
 
-    def file(self, column: int) -> str:
-        """The file in which a column is; none has one in memory."""
-        if isinstance(self.paths, Memory):
-            return ""
-        if self.data.format != "lines":
-            return self.paths[0]
+    def where(self, row: Example, column: int) -> str:
+        """Where a column of a row is: of files aligned by line, in its own."""
         picks = [*self.data.source, self.data.target]
-        return self.paths[int(picks[column] or 1) - 1]
+        file = row.file
+        if self.data.format == "lines" and file:
+            file = self.beside[file][int(picks[column] or 1) - 1]
+        return place(file, row.line)
 
     def count_rows(self) -> Iterator[Defect | Block]:
         """The first pass: the defects as they are met, and each block once it is counted."""
@@ -96,8 +100,8 @@ class Scan:
                 self.triples[i] += profile.count(triples, counts)
             yield block
         self.tally = tally_builder.tally
-        if self._words:
-            self._find_words()
+        for file, words in self._words.items():
+            _find_words(file, words)
 
     def score(self, train: "Scan") -> Iterator[Block]:
         """The second pass: how well profiles explain each text; each block once it is scored.
@@ -165,33 +169,34 @@ class Scan:
         if self.target_type not in ("label", "labels"):
             return
         here = Counter(chain.from_iterable(row.labels for row in rows))
-        for label in here.keys() - self.labels.keys():
+        for label in [label for label in here if label not in self.labels]:
             row = next(row for row in rows if label in row.labels)
-            self.first[label] = row.line, visible(" ".join(row.source))
+            column = len(self.data.source)
+            self.first[label] = self.where(row, column), visible(" ".join(row.source))
         self.labels.update(here)
 
     def _note(
-        self, group: Group, column: int, block: Block, row: int, at: int, message: str
+        self, group: Group, column: int, block: Block, number: int, at: int, message: str
     ) -> None:
         if len(group.places) == KEPT_PLACES:
             group.count += 1
             return
-        text, line = block.columns[column][row], block.rows[row].line
+        text, row = block.columns[column][number], block.rows[number]
         if self.data.format in ("conllu", "columns"):
             word = text[:at].rpartition(" ")[2] + text[at:].partition(" ")[0]
-            self._words.append((line, word, group, len(group.places)))
-        group.add(place(self.file(column), line), message, visible(text, at))
+            self._words[row.file].append((row.line, word, group, len(group.places)))
+        group.add(self.where(row, column), message, visible(text, at))
 
-    def _find_words(self) -> None:
-        """Where a line is a word, give what was noted of a word that word's line."""
-        wanted = sorted(self._words, key=lambda one: one[0])
-        with contextlib.suppress(FileError):
-            for number, text in enumerate(lines_of(self.file(0)), 1):
-                if not wanted:
-                    return
-                cells = cells_of(text) if isinstance(text, str) else []
-                for one in [one for one in wanted if one[0] <= number and one[1] in cells]:
-                    _, _, group, index = one
-                    found = replace(group.places[index], where=place(self.file(0), number))
-                    group.places[index] = found
-                    wanted.remove(one)
+
+def _find_words(file: str, words: list[tuple[int, str, Group, int]]) -> None:
+    """Where a line is a word, give what was noted of a word that word's line."""
+    wanted = sorted(words, key=lambda one: one[0])
+    with contextlib.suppress(FileError):
+        for number, text in enumerate(lines_of(file), 1):
+            if not wanted:
+                return
+            cells = cells_of(text) if isinstance(text, str) else []
+            for one in [one for one in wanted if one[0] <= number and one[1] in cells]:
+                _, _, group, index = one
+                group.places[index] = replace(group.places[index], where=place(file, number))
+                wanted.remove(one)

@@ -4,12 +4,14 @@ A configuration names a task, its data, the parts of a network, and how to train
 Alternatives are tagged unions (`kind`), so the type is the registry.
 """
 
+from collections.abc import Callable, Iterator
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from saccade.config.decoding import Beam, Decode
 from saccade.config.networks import (
+    Convolution,
     Decoder,
     EditDecoder,
     Encoder,
@@ -96,6 +98,11 @@ class Train(Strict):
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
 
+    @property
+    def moments(self) -> int:
+        """How many numbers the optimiser keeps for each weight."""
+        return {"adamw": 2, "sgd": 1, "sparse": 0}[self.optimizer]
+
 
 class Config(Strict):
     task: Task
@@ -112,192 +119,242 @@ class Config(Strict):
 
     @model_validator(mode="after")
     def fits(self) -> Self:
-        """A task says which parts a network has."""
-        wanted, optional = self.task.parts, self.task.optional
-        for part in ("encoder", "decoder", "head", "output"):
-            if part in wanted and getattr(self, part) is None:
-                raise ValueError(f"{self.task.title} needs a table [{part}]")
-            if part not in (*wanted, *optional) and getattr(self, part) is not None:
-                raise ValueError(f"{self.task.title} has no {part}: remove the table [{part}]")
-        if self.head and self.head.kind != (kind := self.task.head_kind):
-            raise ValueError(f"head: the task '{self.task.kind}' needs kind = '{kind}'")
-        if isinstance(self.task, Forecast):
-            if self.train.word_dropout:
-                raise ValueError("train: word_dropout: the task 'forecast' has no words")
-            if (self.head is None) == (self.decoder is None):
-                raise ValueError("the task 'forecast' needs a table [head] or a table [decoder]")
-            if self.decoder is not None and (self.encoder is None or self.output is None):
-                raise ValueError("a forecast by a [decoder] needs [encoder] and [output], too")
-            if self.output is not None and self.decoder is None:
-                raise ValueError("output: a head says Gaussians: remove the table [output]")
-            if isinstance(self.head, Horizon) and not (self.head.shortcut or self.encoder):
-                raise ValueError("head: without shortcut it needs a table [encoder]")
-            if self.task.frame.cycle and self.task.season == 1:
-                raise ValueError("task: frame.cycle needs a season of more than one step")
-        if self.start is not None and isinstance(self.task, Forecast):
-            raise ValueError("start: a forecast begins with nothing: remove the table [start]")
-        if self.start is not None and self.data.vectors:
-            raise ValueError(
-                "data: vectors: the embeddings come from start.run: leave one of the two out"
-            )
-        parts = (self.encoder, self.decoder)
-        if isinstance(self.start, LowRank) and not any(isinstance(p, Transformer) for p in parts):
-            raise ValueError(
-                "start: kind 'lora' is for the linear layers of a Transformer, and this network "
-                "has none: use frozen, gradual or whole"
-            )
-        if self.start is not None and self.data.vectors:
-            raise ValueError("data: vectors: a network that has a [start] has its own: remove it")
-        if isinstance(self.task, Pretrain):
-            self._fits_objective(self.task)
-        if isinstance(self.task, Pretrain) and isinstance(self.task.objective, Word2Vec):
-            if not isinstance(self.encoder, NoBody):
-                raise ValueError(
-                    f"encoder: the objective '{self.task.objective.kind}' learns a vector for each "
-                    "word and nothing else: set kind = 'none', and dim"
-                )
-            fixed = {"optimizer": "sparse", "processes": 1, "accumulate": 1, "average": 0.0}
-            fixed |= {"clip": 0.0, "weight_decay": 0.0, "word_dropout": 0.0}
-            for key, value in fixed.items():
-                if getattr(self.train, key) != value:
-                    raise ValueError(
-                        f"train: {key}: the objective '{self.task.objective.kind}' needs "
-                        f"{key} = {value!r}"
-                    )
-            if self.train.precision not in ("auto", "fp32"):
-                raise ValueError("train: precision: word vectors are trained in 'fp32'")
-        elif self.train.optimizer == "sparse":
-            raise ValueError(
-                "train: optimizer 'sparse' is for the objectives 'skipgram' and 'cbow': use 'sgd'"
-            )
-        if self.decoder is not None and self.decoder.copies:
-            if not isinstance(self.task, Translate) or not self.task.joint:
-                raise ValueError(
-                    "decoder: copy: source and target need one vocabulary: use the task "
-                    "'translate' with task.joint = true, or remove it"
-                )
-            if self.task.target.kind == "word":
-                raise ValueError(
-                    "decoder: copy: a word that is not in the vocabulary is <unk>, and cannot be "
-                    "copied: set task.source.kind and task.target.kind to 'bpe' (or 'char')"
-                )
-        if self.train.rdrop and self.task.kind not in ("translate", "classify", "tag", "language"):
-            raise ValueError(
-                "train: rdrop compares what two passes say of tokens or labels, and is for the "
-                f"tasks translate, classify, tag and language; this is '{self.task.kind}'"
-            )
-        if self.train.seeds > 1 and self.task.kind not in ("translate", "classify", "tag"):
-            raise ValueError(
-                "train: seeds: an ensemble is for the tasks translate, classify and tag; this is "
-                f"'{self.task.kind}'"
-            )
-        if self.train.scheduled_sampling and self.task.kind != "translate":
-            raise ValueError("train: scheduled_sampling is for the task 'translate' alone")
-        for key in ("ctc", "bag"):
-            if getattr(self.train, key) and self.task.kind != "translate":
-                raise ValueError(f"train: {key} is for the task 'translate' alone")
-        if self.decode.ctc and not self.train.ctc:
-            raise ValueError("decode: ctc is for a network that has CTC: set train.ctc, too")
-        pooled = self.head.pool if isinstance(self.head, Pooled | Horizon) else ""
-        recurrent = self.encoder is None or isinstance(self.encoder, RecurrentEncoder | Pyramid)
-        if pooled == "last" and not recurrent:
-            raise ValueError(
-                "head: pool 'last' is a recurrent encoder's last state; use mean, max or attention"
-            )
-        if isinstance(self.head, PerWord) and isinstance(self.encoder, Pyramid):
-            said = "labels" if isinstance(self.task, Tag) else "numbers"
-            raise ValueError(f"encoder: a pyramid has fewer positions than there are {said}")
-        if isinstance(self.task, NumberTask | Forecast) and self.train.label_smoothing:
-            raise ValueError(f"train: label_smoothing: the task '{self.task.kind}' has no labels")
-        numbers = isinstance(self.task, Series | Forecast)
-        if numbers and self.decoder is not None and self.decoder.tied:
-            raise ValueError("decoder: numbers have no table of embeddings: set tied = false")
-        cut = self.task.tokenizer.kind if isinstance(self.task, Tag) else ""
-        if cut in ("char", "bytes") and self.data.units == "characters":
-            raise ValueError(
-                f"task: tokenizer.kind '{cut}' cuts words; where data.units = 'characters' each "
-                "character is a word: set tokenizer.kind = 'word'"
-            )
-        longest, limit = self.data.max_len, "data.max_len"
-        if isinstance(self.task, LanguageModel | Pretrain):
-            longest, limit = self.task.context, "task.context"
-        if isinstance(self.task, Forecast):
-            longest, limit = max(self.task.lookback or 1, self.task.horizon or 1), "task.lookback"
-        for name in ("encoder", "decoder"):
-            part = getattr(self, name)
-            if getattr(part, "positions", "") == "learned" and part.max_positions < longest:
-                raise ValueError(
-                    f"{name}: {part.max_positions} learned positions are fewer than "
-                    f"{limit} ({longest})"
-                )
-        if isinstance(self.decoder, EditDecoder) and not isinstance(self.task, Translate):
-            raise ValueError(
-                "decoder: kind 'edit' edits a source into a text, and is for the task 'translate'; "
-                f"this is '{self.task.kind}'"
-            )
-        alone = self.encoder is None and isinstance(self.decoder, RecurrentDecoder)
-        if alone and getattr(self.decoder, "attention", "off") != "off":
-            raise ValueError(
-                "decoder: a language model has no source to attend to: set attention = 'off'"
-            )
-        if isinstance(self.decoder, RecurrentDecoder) and self.encoder is not None:
-            free = self.decoder.attention == "parameter_free"
-            if free and self.encoder.dim != self.decoder.dim:
-                raise ValueError(
-                    "decoder: parameter-free attention compares encoder and decoder as they are: "
-                    f"make encoder.dim ({self.encoder.dim}) and decoder.dim ({self.decoder.dim}) "
-                    "equal, or use 'dot'"
-                )
-        copied = getattr(self.decoder, "first_state", "") == "copied"
-        if copied and (self.encoder is None or self.encoder.dim != getattr(self.decoder, "dim", 0)):
-            raise ValueError("decoder: first_state 'copied' needs an encoder of the same dim")
-        columns = {str(name) for name in self.data.source}
-        if columns and (strangers := sorted(self.task.own.keys() - columns)):
-            raise ValueError(
-                f"task: columns has '{strangers[0]}', which is not among data.source "
-                f"({', '.join(sorted(columns))})"
-            )
-        joint = isinstance(self.task, Translate) and self.task.joint
-        if joint and columns and columns <= self.task.own.keys():
-            raise ValueError(
-                "task: joint: each source column has a table of its own in task.columns, and none "
-                "is left to share the target's vocabulary: remove one, or joint"
-            )
-        if isinstance(self.task, Translate) and self.task.joint and self.encoder and self.decoder:
-            if self.encoder.dim != self.decoder.dim:
-                raise ValueError(
-                    "task: joint shares one embedding table: "
-                    f"make encoder.dim ({self.encoder.dim}) and decoder.dim ({self.decoder.dim}) "
-                    "equal, or set task.joint = false"
-                )
-            if self.task.source != self.task.target:
-                raise ValueError(
-                    "task: joint needs the same settings in task.source and task.target"
-                )
+        """ValueError, a line for each thing that does not go together with another."""
+        problems = list(_parts(self)) or [line for check in CHECKS for line in check(self)]
+        if problems:
+            raise ValueError("\n".join(problems))
         return self
 
-    def _fits_objective(self, task: Pretrain) -> None:
-        """ValueError where an objective asks for what the network cannot do."""
-        if task.objective.needs_view and not isinstance(self.encoder, TransformerEncoder):
-            raise ValueError(
-                f"encoder: {task.title} needs positions that see only some others: set "
-                "encoder.kind = 'transformer', or use the objective 'masked'"
+
+# --- what does not go together: a sentence each, if the parts that a task needs are there ---------
+
+
+def _parts(config: Config) -> Iterator[str]:
+    """A task says which parts a network has."""
+    task, wanted = config.task, config.task.parts
+    for part in ("encoder", "decoder", "head", "output"):
+        there = getattr(config, part) is not None
+        if part in wanted and not there:
+            yield f"{task.title} needs a table [{part}]"
+        if part not in (*wanted, *task.optional) and there:
+            yield f"{task.title} has no {part}: remove the table [{part}]"
+    if config.head and config.head.kind != (kind := task.head_kind):
+        yield f"head: the task '{task.kind}' needs kind = '{kind}'"
+
+
+def _forecast(config: Config) -> Iterator[str]:
+    task, head, decoder = config.task, config.head, config.decoder
+    if not isinstance(task, Forecast):
+        return
+    if config.train.word_dropout:
+        yield "train: word_dropout: the task 'forecast' has no words"
+    if (head is None) == (decoder is None):
+        yield "the task 'forecast' needs a table [head] or a table [decoder]"
+    elif decoder is not None and (config.encoder is None or config.output is None):
+        yield "a forecast by a [decoder] needs [encoder] and [output], too"
+    elif head is not None and config.output is not None:
+        yield "output: a head says Gaussians: remove the table [output]"
+    if isinstance(head, Horizon) and not (head.shortcut or config.encoder):
+        yield "head: without shortcut it needs a table [encoder]"
+    if task.frame.cycle and task.season == 1:
+        yield "task: frame.cycle needs a season of more than one step"
+
+
+def _start(config: Config) -> Iterator[str]:
+    if config.start is None:
+        return
+    if isinstance(config.task, Forecast):
+        yield "start: a forecast begins with nothing: remove the table [start]"
+    if config.data.vectors:
+        yield "data: vectors: the embeddings come from start.run: leave one of the two out"
+    parts = (config.encoder, config.decoder)
+    if isinstance(config.start, LowRank) and not any(isinstance(p, Transformer) for p in parts):
+        yield (
+            "start: kind 'lora' is for the linear layers of a Transformer, and this network "
+            "has none: use frozen, gradual or whole"
+        )
+
+
+def _objective(config: Config) -> Iterator[str]:
+    task, encoder, head = config.task, config.encoder, config.head
+    if not isinstance(task, Pretrain):
+        return
+    if task.objective.needs_view and not isinstance(encoder, TransformerEncoder):
+        yield (
+            f"encoder: {task.title} needs positions that see only some others: set "
+            "encoder.kind = 'transformer', or use the objective 'masked'"
+        )
+    elif isinstance(encoder, Pyramid):
+        yield "encoder: a pyramid has fewer positions than there are tokens"
+    if isinstance(task.objective, Bidirectional):
+        apart = isinstance(encoder, RecurrentEncoder) and encoder.separate
+        if not apart or getattr(encoder, "mix", False):
+            yield (
+                f"encoder: {task.title} needs two directions that never see each other: set "
+                "encoder.kind = 'recurrent', encoder.separate = true and encoder.mix = false"
             )
-        if isinstance(self.encoder, Pyramid):
-            raise ValueError("encoder: a pyramid has fewer positions than there are tokens")
-        if isinstance(task.objective, Bidirectional):
-            apart = isinstance(self.encoder, RecurrentEncoder) and self.encoder.separate
-            if not apart or getattr(self.encoder, "mix", False):
-                raise ValueError(
-                    f"encoder: {task.title} needs two directions that never see each other: set "
-                    "encoder.kind = 'recurrent', encoder.separate = true and encoder.mix = false"
-                )
-            if isinstance(self.head, PerToken) and self.head.dense == "off" and self.head.tied:
-                raise ValueError(
-                    "head: a direction has half of the width: set head.dense, or head.tied = false"
-                )
-        if self.encoder and self.decoder and self.encoder.dim != self.decoder.dim:
-            raise ValueError(
-                f"{task.title} shares one embedding table: make encoder.dim ({self.encoder.dim}) "
-                f"and decoder.dim ({self.decoder.dim}) equal"
+        if isinstance(head, PerToken) and head.dense == "off" and head.tied:
+            yield "head: a direction has half of the width: set head.dense, or head.tied = false"
+    if encoder and config.decoder and encoder.dim != config.decoder.dim:
+        yield (
+            f"{task.title} shares one embedding table: make encoder.dim ({encoder.dim}) "
+            f"and decoder.dim ({config.decoder.dim}) equal"
+        )
+
+
+def _word2vec(config: Config) -> Iterator[str]:
+    objective = config.task.objective if isinstance(config.task, Pretrain) else None
+    if not isinstance(objective, Word2Vec):
+        if config.train.optimizer == "sparse":
+            yield "train: optimizer 'sparse' is for the objectives 'skipgram' and 'cbow': use 'sgd'"
+        return
+    if not isinstance(config.encoder, NoBody):
+        yield (
+            f"encoder: the objective '{objective.kind}' learns a vector for each "
+            "word and nothing else: set kind = 'none', and dim"
+        )
+    fixed = {"optimizer": "sparse", "processes": 1, "accumulate": 1, "average": 0.0}
+    fixed |= {"clip": 0.0, "weight_decay": 0.0, "word_dropout": 0.0}
+    for key, value in fixed.items():
+        if getattr(config.train, key) != value:
+            yield f"train: {key}: the objective '{objective.kind}' needs {key} = {value!r}"
+    if config.train.precision not in ("auto", "fp32"):
+        yield "train: precision: word vectors are trained in 'fp32'"
+
+
+def _copies(config: Config) -> Iterator[str]:
+    task = config.task
+    if config.decoder is None or not config.decoder.copies:
+        return
+    if not isinstance(task, Translate) or not task.joint:
+        yield (
+            "decoder: copy: source and target need one vocabulary: use the task "
+            "'translate' with task.joint = true, or remove it"
+        )
+    elif task.target.kind == "word":
+        yield (
+            "decoder: copy: a word that is not in the vocabulary is <unk>, and cannot be "
+            "copied: set task.source.kind and task.target.kind to 'bpe' (or 'char')"
+        )
+
+
+def _losses(config: Config) -> Iterator[str]:
+    """What of training, and of CTC, is for some tasks only."""
+    kind, train = config.task.kind, config.train
+    if train.rdrop and kind not in ("translate", "classify", "tag", "language"):
+        yield (
+            "train: rdrop compares what two passes say of tokens or labels, and is for the "
+            f"tasks translate, classify, tag and language; this is '{kind}'"
+        )
+    if train.seeds > 1 and kind not in ("translate", "classify", "tag"):
+        yield (
+            "train: seeds: an ensemble is for the tasks translate, classify and tag; this is "
+            f"'{kind}'"
+        )
+    for key in ("scheduled_sampling", "ctc", "bag"):
+        if getattr(train, key) and kind != "translate":
+            yield f"train: {key} is for the task 'translate' alone"
+    if isinstance(config.task, NumberTask | Forecast) and train.label_smoothing:
+        yield f"train: label_smoothing: the task '{kind}' has no labels"
+    if config.decode.ctc and not train.ctc:
+        yield "decode: ctc is for a network that has CTC: set train.ctc, too"
+
+
+def _head(config: Config) -> Iterator[str]:
+    head, encoder = config.head, config.encoder
+    pooled = head.pool if isinstance(head, Pooled | Horizon) else ""
+    recurrent = encoder is None or isinstance(encoder, RecurrentEncoder | Pyramid)
+    if pooled == "last" and not recurrent:
+        yield "head: pool 'last' is a recurrent encoder's last state; use mean, max or attention"
+    if isinstance(head, PerWord) and isinstance(encoder, Pyramid):
+        said = "labels" if isinstance(config.task, Tag) else "numbers"
+        yield f"encoder: a pyramid has fewer positions than there are {said}"
+
+
+def _decoder(config: Config) -> Iterator[str]:
+    task, encoder, decoder = config.task, config.encoder, config.decoder
+    if isinstance(task, Series | Forecast) and decoder is not None and decoder.tied:
+        yield "decoder: numbers have no table of embeddings: set tied = false"
+    if isinstance(decoder, EditDecoder) and not isinstance(task, Translate):
+        yield (
+            "decoder: kind 'edit' edits a source into a text, and is for the task 'translate'; "
+            f"this is '{task.kind}'"
+        )
+    if isinstance(decoder, RecurrentDecoder) and encoder is None and decoder.attention != "off":
+        yield "decoder: a language model has no source to attend to: set attention = 'off'"
+    free = getattr(decoder, "attention", "") == "parameter_free"
+    if free and encoder is not None and decoder is not None and encoder.dim != decoder.dim:
+        yield (
+            "decoder: parameter-free attention compares encoder and decoder as they are: "
+            f"make encoder.dim ({encoder.dim}) and decoder.dim ({decoder.dim}) "
+            "equal, or use 'dot'"
+        )
+    copied = getattr(decoder, "first_state", "") == "copied"
+    if copied and (encoder is None or encoder.dim != getattr(decoder, "dim", 0)):
+        yield "decoder: first_state 'copied' needs an encoder of the same dim"
+
+
+def _lengths(config: Config) -> Iterator[str]:
+    task = config.task
+    longest, limit = config.data.max_len, "data.max_len"
+    if isinstance(task, LanguageModel | Pretrain):
+        longest, limit = task.context, "task.context"
+    if isinstance(task, Forecast):
+        longest, limit = max(task.lookback or 1, task.horizon or 1), "task.lookback"
+    for name, part in (("encoder", config.encoder), ("decoder", config.decoder)):
+        known = part if isinstance(part, Transformer | Convolution) else None
+        if known and known.positions == "learned" and known.max_positions < longest:
+            yield (
+                f"{name}: {known.max_positions} learned positions are fewer than "
+                f"{limit} ({longest})"
             )
+
+
+def _columns(config: Config) -> Iterator[str]:
+    task, columns = config.task, {str(name) for name in config.data.source}
+    cut = task.tokenizer.kind if isinstance(task, Tag) else ""
+    if cut in ("char", "bytes") and config.data.units == "characters":
+        yield (
+            f"task: tokenizer.kind '{cut}' cuts words; where data.units = 'characters' each "
+            "character is a word: set tokenizer.kind = 'word'"
+        )
+    if columns and (strangers := sorted(task.own.keys() - columns)):
+        yield (
+            f"task: columns has '{strangers[0]}', which is not among data.source "
+            f"({', '.join(sorted(columns))})"
+        )
+
+
+def _joint(config: Config) -> Iterator[str]:
+    task, encoder, decoder = config.task, config.encoder, config.decoder
+    if not isinstance(task, Translate) or not task.joint:
+        return
+    columns = {str(name) for name in config.data.source}
+    if columns and columns <= task.own.keys():
+        yield (
+            "task: joint: each source column has a table of its own in task.columns, and none "
+            "is left to share the target's vocabulary: remove one, or joint"
+        )
+    if encoder and decoder and encoder.dim != decoder.dim:
+        yield (
+            "task: joint shares one embedding table: "
+            f"make encoder.dim ({encoder.dim}) and decoder.dim ({decoder.dim}) "
+            "equal, or set task.joint = false"
+        )
+    if task.source != task.target:
+        yield "task: joint needs the same settings in task.source and task.target"
+
+
+CHECKS: tuple[Callable[[Config], Iterator[str]], ...] = (
+    _forecast,
+    _start,
+    _objective,
+    _word2vec,
+    _copies,
+    _losses,
+    _head,
+    _decoder,
+    _lengths,
+    _columns,
+    _joint,
+)

@@ -38,9 +38,10 @@ def validate(model: type[Model], raw: dict[str, Any], where: str) -> Model:
             mistakes = [(_place(model, mistake["loc"])[0], mistake) for mistake in error.errors()]
             shown = [mistake for path, mistake in mistakes if whole or len(path) > 0]
             lines += [
-                f"{where}: {_sentence(model, mistake)}"
+                f"{where}: {line}"
                 for mistake in shown
                 if whole or mistake["type"] != "missing"
+                for line in _sentence(model, mistake).split("\n")
             ]
             # Sizes are compared only when every key is sound: look again without the faulty keys.
             sound = copy.deepcopy(raw)

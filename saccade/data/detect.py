@@ -10,6 +10,7 @@ ARRAYS = (".npy", ".npz")
 SUFFIXES = {"picture": PICTURES, "sound": SOUNDS, "numbers": ARRAYS}
 CALLED = {"picture": "pictures", "sound": "sounds", "numbers": "numbers"}
 LOOKED_AT = 20  # cells of numbers
+_MEMBER = re.compile(r"\.npz#", re.IGNORECASE)
 
 # the usual names of a target beside media, the surest first
 TARGETS = """target tgt label caption captions answer answers transcript transcription output
@@ -33,13 +34,23 @@ def is_media(cell: str) -> bool:
 
 
 def _suffixed(cell: str, suffixes: tuple[str, ...]) -> bool:
-    path = cell.rpartition("#")[0] if ".npz#" in cell else cell  # an array in a file of several
-    return path.lower().endswith(suffixes)
+    return array_path(cell)[0].lower().endswith(suffixes)
+
+
+def array_path(cell: str) -> tuple[str, str]:
+    """The file that a cell names, and the array in it (what follows .npz#), or ""."""
+    inside = _MEMBER.search(cell)
+    return (cell[: inside.end() - 1], cell[inside.end() :]) if inside else (cell, "")
+
+
+def is_array(cell: str) -> bool:
+    """Whether a cell names a file of arrays, or an array in one."""
+    return _suffixed(cell, ARRAYS)
 
 
 def is_series(cell: str) -> bool:
     """Whether a cell holds or names a series of vectors."""
-    return (cell[:2] == "[[" and is_numbers(cell)) or _suffixed(cell, ARRAYS)
+    return (cell[:2] == "[[" and is_numbers(cell)) or is_array(cell)
 
 
 def is_numbers(cell: str) -> bool:
@@ -59,7 +70,7 @@ def are_series(cells: Sequence[str]) -> bool:
 
 
 def _is_series(cell: str) -> bool:
-    return _suffixed(cell, ARRAYS) or is_numbers(re.sub("None|null|nan|NaN", "0", cell))
+    return is_array(cell) or is_numbers(re.sub("None|null|nan|NaN", "0", cell))
 
 
 def numeric(value: object) -> bool:

@@ -293,6 +293,8 @@ def files_of(names: list[str]) -> list[list[str]]:
     Of two names, as of a source and a target, each is a pattern of as many.
     """
     found = [_matching(name) for name in names]
+    if [] in found:
+        raise FileError("missing-file", names[found.index([])], "no file has such a name")
     if len({len(some) for some in found}) > 1:
         counts = ", ".join(
             f"{len(some)} for {name}" for name, some in zip(names, found, strict=True)
@@ -301,13 +303,15 @@ def files_of(names: list[str]) -> list[list[str]]:
     return [list(part) for part in zip(*found, strict=True)]
 
 
+def data_files(names: Iterable[str]) -> list[str]:
+    """All files that names and patterns stand for; a pattern of no file stands for itself."""
+    return [file for name in names for file in _matching(name) or [name]]
+
+
 def _matching(name: str) -> list[str]:
     if not glob.has_magic(name) or Path(name).exists():
         return [name]
-    found = sorted(path for path in glob.glob(name, recursive=True) if Path(path).is_file())
-    if not found:
-        raise FileError("missing-file", name, "no file has such a name")
-    return found
+    return sorted(path for path in glob.glob(name, recursive=True) if Path(path).is_file())
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ import numpy as np
 from saccade import config as c
 from saccade.config.toml import validate
 from saccade.data.corpora import Array, mapped
+from saccade.data.detect import array_path
 from saccade.data.fields import Field
 from saccade.errors import CheckpointError, ConfigError, DataError
 from saccade.nn.padded import Padded
@@ -67,12 +68,9 @@ class Cell(NamedTuple):
 
 
 def required(cell: Cell) -> str:
-    """The path of a cell; DataError unless it may be named, and is a plain file.
-
-    What follows .npz# is the name of an array in the file.
-    """
+    """The file that a cell names; DataError unless it may be named, and is a plain file."""
     lead = f"{cell.where}: " if cell.where else ""
-    path, text = cell.path.partition("#")[0] if ".npz#" in cell.path else cell.path, cell.text
+    path, text = os.path.join(cell.folder, array_path(cell.text)[0]), cell.text
     if cell.root is not None:
         limit = _real(cell.root or cell.folder or ".")
         if os.path.commonpath([limit, os.path.realpath(path)]) != limit:

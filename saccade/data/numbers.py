@@ -12,6 +12,7 @@ import torch
 
 from saccade import config as c
 from saccade.data.corpora import Array
+from saccade.data.detect import array_path
 from saccade.data.media import Cell, Fitting, MediaField, required
 from saccade.errors import CheckpointError, DataError
 from saccade.nn.padded import Padded
@@ -212,7 +213,7 @@ def shape_of(cell: Cell) -> tuple[int, int]:
 def _opened(cell: Cell) -> Iterator[IO[bytes]]:
     """The file of an array, or its part of an archive."""
     path = required(cell)
-    if not path.endswith(".npz"):
+    if not path.lower().endswith(".npz"):
         with open(path, "rb") as file:
             yield file
         return
@@ -247,7 +248,7 @@ def _header(file: Any) -> tuple[tuple[int, ...], Any]:
 
 def _member(cell: Cell, names: Sequence[str]) -> str:
     """The name of an array in a .npz file: after a #, or the only one there is."""
-    wanted = cell.text.partition(".npz#")[2]
+    wanted = array_path(cell.text)[1]
     if not wanted and len(names) == 1:
         return names[0]
     if wanted not in names:

@@ -24,7 +24,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 AHEAD = 2  # items under way for each process
-PARENT_CHECK_SECONDS = 0.5
+PARENT_CHECK_SECONDS = 0.25
 _work: Callable[[Any], Any] | None = None  # of the copies, which cannot be sent a function
 
 
@@ -79,10 +79,18 @@ def _start(parent: int) -> None:
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    exit_with_parent(parent)
+
+
+def exit_with_parent(parent: int, wait: Callable[[float], Any] = time.sleep) -> None:
+    """From now on, end this process when its parent has ended, however that was.
+
+    `wait` waits so many seconds; where it returns something true, the process ends at once.
+    """
 
     def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(PARENT_CHECK_SECONDS)
+        while os.getppid() == parent and not wait(PARENT_CHECK_SECONDS):
+            pass
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from saccade import config as c
 from saccade.data.corpora import Array
-from saccade.data.detect import ARRAYS
+from saccade.data.detect import is_array
 from saccade.data.media import Cell, Fitting, generator, required
 from saccade.data.numbers import Moments, NumbersField, centred, series_of, shape_of
 from saccade.errors import ConfigError, DataError
@@ -91,7 +91,7 @@ def libraries() -> Any:
 
 def is_frames(cell: Cell) -> bool:
     """Whether a cell has frames that are ready."""
-    return cell.inline or cell.text.partition("#")[0].endswith(ARRAYS)
+    return cell.inline or is_array(cell.text)
 
 
 def measured(cell: Cell, reader: c.Sound) -> int:

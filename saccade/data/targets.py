@@ -13,7 +13,7 @@ import numpy as np
 
 from saccade import config as c
 from saccade.data.corpora import Array
-from saccade.data.detect import ARRAYS
+from saccade.data.detect import is_array
 from saccade.data.media import Cell, Fitting
 from saccade.data.numbers import Moments, NumbersField, angles, array_of, circle, points
 from saccade.errors import CheckpointError, DataError
@@ -170,7 +170,7 @@ class TargetFitting(Fitting):
 
 def target_cell(text: str, folder: str, root: str | None, where: str) -> Cell:
     """A target as a cell: a number, a list of numbers or of lists, or the path of an array."""
-    if text[:1] != "[" and not text.partition("#")[0].lower().endswith(ARRAYS):
+    if text[:1] != "[" and not is_array(text):
         try:
             text = f"[{json.dumps(float(text))}]"
         except ValueError:

@@ -17,7 +17,6 @@ from saccade.errors import ConfigError, DataError
 
 MAX_WORDS, MAX_DIM = 10_000_000, 10_000
 MAX_WORD_BYTES = 4096
-WRITTEN_AT_ONCE = 1000  # words
 
 
 def is_binary(path: str | os.PathLike[str]) -> bool:

@@ -92,14 +92,13 @@ class Windows:
 
     def read(self, first: Array, series: Array) -> tuple[Array, Array]:
         """Look-backs (B, S, C + covariates) without gaps, and what is known of the horizon."""
-        S, H, P, K, joint = self.span
+        S, H, P, K, _ = self.span
         rows = first[:, None] + np.arange(-S, H)
         before = rows < 0  # of the beginning: as a gap
         rows = np.maximum(rows, 0)
         own = self.values[rows[:, :S, None], series[:, None]]  # (B, S, C)
         many = self.covariates.shape[1]
-        which = np.zeros_like(series) if many == 1 else series
-        which = which[:, :1] if not joint or many == 1 else series
+        which = np.zeros_like(series[:, :1]) if many == 1 else series
         beside = self.covariates[rows[:, :, None], which[:, None]]  # (B, S + H, M, P + K)
         B, M = beside.shape[0], beside.shape[2]
         known = beside[..., P:].reshape(B, S + H, M * K)

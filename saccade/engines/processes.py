@@ -3,7 +3,7 @@
 A step of a small model is too short to be shared by threads; whole batches are not.
 
 A worker ends with what made it: at once when its engine is closed, collected or interrupted, and
-within PARENT_CHECK_SECONDS when the process that forked it has gone, even by kill -9.
+within a quarter of a second when the process that forked it has gone, even by kill -9.
 """
 
 import mmap
@@ -11,7 +11,6 @@ import multiprocessing
 import os
 import select
 import signal
-import threading
 import warnings
 import weakref
 from collections.abc import Sequence
@@ -23,12 +22,12 @@ from typing import Any
 
 import torch
 
+from saccade.data.parallel import exit_with_parent
 from saccade.engines.local import Pending
 from saccade.errors import SaccadeError
 from saccade.tasks.task import Prediction, Query, Request, Task
 
 SHARES_PER_WORKER = 4  # so that none waits long for the others at the end
-PARENT_CHECK_SECONDS = 0.25
 SLOTS = 4096  # of requests that are under way
 
 
@@ -163,20 +162,13 @@ def _begin(
     pipe: int,
 ) -> None:
     global _mine
-    threading.Thread(target=_end_with, args=(parent, pipe), daemon=True).start()
+    ended = select.poll()
+    ended.register(pipe, select.POLLIN)
+    exit_with_parent(parent, lambda seconds: ended.poll(1000 * seconds))
     _mine = task, network, request, abandoned
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one who asked
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-def _end_with(parent: int, pipe: int) -> None:
-    """End this process when the pipe has a byte, or when the parent has gone."""
-    ended = select.poll()
-    ended.register(pipe, select.POLLIN)
-    while os.getppid() == parent and not ended.poll(1000 * PARENT_CHECK_SECONDS):
-        pass
-    os._exit(1)
 
 
 def _predict(queries: list[Query], light: Request, slot: int) -> list[Prediction]:

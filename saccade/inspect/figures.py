@@ -12,13 +12,12 @@ from saccade.data.pictures import pillow
 from saccade.errors import ConfigError
 from saccade.inspect.attention import new_figure, save
 from saccade.inspect.captions import CaptionPath, draw_path
-from saccade.inspect.packing import unpacked
+from saccade.inspect.packing import axis_names, best_path, children, unpacked
 from saccade.inspect.speech import Heard, draw_speech
 
 View = dict[str, Any]
 MAX_NAMED = 90  # rows or columns that are still called by name
 MAX_TREE_NODES = 400
-HEADS_A_ROW = 8
 BLUE, RED, GREY, INK = "#2b6cb0", "#c53030", "#a0aec0", "#1a202c"
 
 
@@ -95,14 +94,8 @@ def heat_map(axes: Any, values: Any, rows: list[str], columns: list[str], **more
 
 
 def _attention(view: View) -> Any:
-    names = {"source": view["source"], "target": view["target"], "read": view["read"]}
-    rows = names.get(view["rows"], [view["text"]])
-    module = _shown_module(view)
-    if module is not None and view["rows"] == "source":
-        rows = rows[module["row_start"] :][: module["shape"][0]]
-    columns = names[view["columns"]]
-    if module is not None:
-        columns = columns[module["column_start"] :][: module["shape"][1]]
+    rows, columns = axis_names(view)
+    module = None if view["layer"] is None else view["modules"][view["layer"]]
     width = min(20.0, 1.8 + 0.3 * len(columns))
     height = min(20.0, 1.4 + 0.28 * len(rows))
     figure = new_figure(max(width, 4.0), max(height, 2.0))
@@ -114,31 +107,26 @@ def _attention(view: View) -> Any:
     return figure
 
 
-def _shown_module(view: View) -> View | None:
-    return None if view["layer"] is None else view["modules"][view["layer"]]
-
-
 def layout(view: View) -> tuple[list[int], list[float]]:
     """Where the nodes of a tree stand: how deep, and how far down, parents amid their children."""
     nodes = view["nodes"]
     depth: list[int] = []
-    children: dict[int | None, list[int]] = {}
-    for i, node in enumerate(nodes):
+    for node in nodes:
         parent = node["parent"]
         depth.append(0 if parent is None else depth[parent] + 1)
-        children.setdefault(parent, []).append(i)
+    below_each = children(view)
     place, row = [0.0] * len(nodes), 0
-    order = [*reversed(children.get(None, []))]  # without recursion: a tree may be deep
+    order = [*reversed(below_each.get(None, []))]  # without recursion: a tree may be deep
     visited: list[int] = []
     while order:
         i = order.pop()
         visited.append(i)
-        below = children.get(i, [])
+        below = below_each.get(i, [])
         if not below:
             place[i], row = float(row), row + 1
         order += reversed(below)
     for i in reversed(visited):
-        if below := children.get(i, []):
+        if below := below_each.get(i, []):
             place[i] = sum(place[j] for j in below) / len(below)
     return depth, place
 
@@ -151,10 +139,7 @@ def _tree(view: View) -> Any:
             ".html, or search with a smaller width"
         )
     depth, place = layout(view)
-    best, at = set(), view["best"]
-    while at is not None:
-        best.add(at)
-        at = nodes[at]["parent"]
+    best = best_path(view)
     figure = new_figure(min(24.0, 2.0 + 1.1 * (max(depth) + 1)), 1.0 + 0.2 * (max(place) + 1))
     axes = figure.add_subplot()
     for i, node in enumerate(nodes):

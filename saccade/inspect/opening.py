@@ -35,7 +35,7 @@ from saccade.tasks.pretrain import Fill, Restore, batch_of
 from saccade.tasks.regress import Regress
 from saccade.tasks.series import Series
 from saccade.tasks.tag import Tag
-from saccade.tasks.task import Query, Request, Source, Task, device_of
+from saccade.tasks.task import Query, Request, Source, device_of
 
 Item = str | Sequence[str] | Path  # as `predict` takes it; of a forecast also the file of a table
 Settings = Mapping[str, Any] | None
@@ -323,10 +323,3 @@ def forecast_window(task: Forecast, item: Item) -> Any:
 def refuse_target(target: str) -> None:
     if target:
         raise ConfigError("target: numbers are looked at as the run says them: leave it out")
-
-
-def require(task: Task, kind: type, what: str) -> None:
-    """ConfigError where a task is of another kind than a view needs."""
-    if not isinstance(task, kind):
-        title = task.config.task.title
-        raise ConfigError(f"a run of {title} has no {what}")

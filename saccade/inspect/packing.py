@@ -58,3 +58,35 @@ def unpacked(packed: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
     least = packed.get("min", 0.0)
     flat = np.frombuffer(b64decode(packed["u8"]), np.uint8).astype(np.float64)
     return np.asarray(flat.reshape(packed["shape"]) / 255 * (packed["max"] - least) + least)
+
+
+# --- what every drawing of a view asks of it ------------------------------------------------------
+
+
+def axis_names(view: dict[str, Any]) -> tuple[list[str], list[str]]:
+    """The names of the rows and the columns of an attention map, of a layer those that it sees."""
+    names = {"source": view["source"], "target": view["target"], "read": view["read"]}
+    rows, columns = names.get(view["rows"], [view["text"]]), names[view["columns"]]
+    if view["layer"] is None:
+        return rows, columns
+    module = view["modules"][view["layer"]]
+    if view["rows"] == "source":
+        rows = rows[module["row_start"] :][: module["shape"][0]]
+    return rows, columns[module["column_start"] :][: module["shape"][1]]
+
+
+def children(view: dict[str, Any]) -> dict[int | None, list[int]]:
+    """The nodes of a tree below each; below None those that are first."""
+    found: dict[int | None, list[int]] = {}
+    for i, node in enumerate(view["nodes"]):
+        found.setdefault(node["parent"], []).append(i)
+    return found
+
+
+def best_path(view: dict[str, Any]) -> set[int]:
+    """The nodes of a tree that are the answer."""
+    found, at = set(), view["best"]
+    while at is not None:
+        found.add(at)
+        at = view["nodes"][at]["parent"]
+    return found

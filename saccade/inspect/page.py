@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from saccade.inspect.packing import unpacked
+from saccade.inspect.packing import axis_names, best_path, children, unpacked
 
 View = dict[str, Any]
 MAX_CELLS = 4096  # of a matrix whose cells can be pointed at; a larger one is a picture
@@ -241,12 +241,8 @@ def lines_of(
 
 
 def _attention(view: View) -> str:
-    names = {"source": view["source"], "target": view["target"], "read": view["read"]}
-    rows, columns = names.get(view["rows"], [view["text"]]), names[view["columns"]]
+    rows, columns = axis_names(view)
     module = None if view["layer"] is None else view["modules"][view["layer"]]
-    if module is not None:
-        rows = rows[module["row_start"] :][: module["shape"][0]]
-        columns = columns[module["column_start"] :][: module["shape"][1]]
     what = "mean" if module is None else module["path"]
     head = "" if view["head"] is None else f", head {view['head']}"
     parts = [f"<p>{show(view['text'])} <span class=faint>{escaped(what + head)}</span></p>"]
@@ -273,21 +269,15 @@ def _attention(view: View) -> str:
 
 def _tree(view: View) -> str:
     nodes = view["nodes"]
-    children: dict[int | None, list[int]] = {}
-    for i, node in enumerate(nodes):
-        children.setdefault(node["parent"], []).append(i)
-    best, at = set(), view["best"]
-    while at is not None:
-        best.add(at)
-        at = nodes[at]["parent"]
+    below_each, best = children(view), best_path(view)
     parts, written = [f"<p>{show(view['text'])}</p>"], 0
-    todo: list[Any] = children.get(None, [])[::-1]  # nodes, and what closes them
+    todo: list[Any] = below_each.get(None, [])[::-1]  # nodes, and what closes them
     while todo:
         i = todo.pop()
         if isinstance(i, str):
             parts.append(i)
             continue
-        node, below = nodes[i], children.get(i, [])
+        node, below = nodes[i], below_each.get(i, [])
         pruned = node["fate"] in ("outside the beam", "could not win", "enough had ended")
         kind = "best" if i in best else "pruned" if pruned else ""
         score = "" if node["score"] is None else f"{node['score']:.4f}"

@@ -16,6 +16,7 @@ from saccade.data.sounds import SoundField
 from saccade.decoding.ctc import best_path
 from saccade.errors import ConfigError
 from saccade.inspect.attention import align, new_figure, save
+from saccade.models.ensembles import mean_log_probs
 from saccade.models.networks import Generator
 from saccade.tasks.task import Source, device_of
 from saccade.tasks.translate import Translate
@@ -47,15 +48,14 @@ def hear(
     found = found if layer is None else found.only(layer)
     seconds = field.reader.hop_ms / 1000 * frames_of_position(task.config, field.reader)
     spoken = None
-    if network.monotone is not None:
-        corpus = task.encode([Example(source, target)])
-        batch = collate(corpus, np.arange(1)).to(device_of(network))
-        with torch.inference_mode():
-            memory = network.encode(batch.sources)
-            assert memory is not None
-            log_probs = network.monotone(memory)[0]
+    corpus = task.encode([Example(source, target)])
+    batch = collate(corpus, np.arange(1)).to(device_of(network))
+    with torch.inference_mode():
+        heads = network.ctc_heads(network.encode(batch.sources))
+        spelled = [head(memory)[0] for head, memory in heads]
+    if heads:
         ids = corpus.tokens[0][1:-1]  # without the marks at both ends
-        places = best_path(log_probs, ids, network.monotone.blank)
+        places = best_path(mean_log_probs(spelled), ids, heads[0][0].blank)
         if places is not None:
             spoken = [(seconds * first, seconds * end) for first, end in places]
     return Heard(found.target, found.mean, seconds, spoken)

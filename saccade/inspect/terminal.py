@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from saccade.inspect import probes, strange
-from saccade.inspect.packing import unpacked
+from saccade.inspect.packing import axis_names, best_path, children, unpacked
 from saccade.runs.printing import one_line
 
 View = dict[str, Any]
@@ -90,13 +90,7 @@ def shaded(
 
 
 def _attention(view: View) -> list[str]:
-    names = {"source": view["source"], "target": view["target"], "read": view["read"]}
-    rows = names.get(view["rows"], [view["text"]])
-    lines = [
-        one_line(view["text"]),
-        *shaded(unpacked(view["map"]), rows, names[view["columns"]]),
-    ]
-    lines.append("")
+    lines = [one_line(view["text"]), *shaded(unpacked(view["map"]), *axis_names(view)), ""]
     for number, module in enumerate(view["modules"]):
         entropy = " ".join(f"{x:.2f}" for x in module["entropy"])
         line = f"{number}\t{module['path']}\t{module['type']}\tentropy {entropy}"
@@ -108,22 +102,16 @@ def _attention(view: View) -> list[str]:
 
 def _tree(view: View) -> list[str]:
     nodes = view["nodes"]
-    children: dict[int | None, list[int]] = {}
-    for i, node in enumerate(nodes):
-        children.setdefault(node["parent"], []).append(i)
-    best, at = set(), view["best"]
-    while at is not None:
-        best.add(at)
-        at = nodes[at]["parent"]
+    below, best = children(view), best_path(view)
     lines = [one_line(view["text"])]
-    waiting = [(i, 0) for i in reversed(children.get(None, []))]
+    waiting = [(i, 0) for i in reversed(below.get(None, []))]
     while waiting:
         i, depth = waiting.pop()
         node, mark = nodes[i], "*" if i in best else " "
         lines.append(
             f"{mark}{'  ' * depth}{one_line(node['token'])}  {node['score']:.4f}  {node['fate']}"
         )
-        waiting += [(j, depth + 1) for j in reversed(children.get(i, []))]
+        waiting += [(j, depth + 1) for j in reversed(below.get(i, []))]
     return lines
 
 

@@ -57,7 +57,9 @@ def tokens(
         if prefix:
             raise ConfigError("a language model completes its input: put the prefix there")
         case: SaidTokens = continued(run, item, target, settings, complete)
-        given = len(case.said) if not complete else _given(task, source_of(run, item)[0], case)
+        given = len(case.said)
+        if complete:  # the tokens that are the user's
+            given = len(task.output.encode([source_of(run, item)[0]])[0])
     else:
         case, given = generated(run, item, target, settings, prefix), 0
     with torch.inference_mode():
@@ -69,11 +71,6 @@ def tokens(
             one["given"] = i < given
     prefixes(task.output, ids, said)
     return view_of(case, said)
-
-
-def _given(task: LanguageModel, text: str, case: SaidTokens) -> int:
-    """How many of a language model's tokens are the user's."""
-    return len(task.output.encode([text])[0])
 
 
 def view_of(case: Case, said: list[dict[str, Any]]) -> dict[str, Any]:

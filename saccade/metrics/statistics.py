@@ -38,11 +38,9 @@ def mean_of(values: Sequence[float], higher: bool = True) -> Statistics:
 
 
 def ratio(above: Any, below: Any, factor: float = 100.0, higher: bool = True) -> Statistics:
-    """A sum over a sum."""
+    """A sum over a sum of counts, of which none is as good as one."""
     rows = np.stack([np.asarray(above, float), np.asarray(below, float)], 1)
-    return Statistics(
-        rows, lambda sums: factor * sums[:, 0] / np.maximum(sums[:, 1], 1e-12), higher
-    )
+    return Statistics(rows, lambda sums: factor * sums[:, 0] / np.maximum(sums[:, 1], 1), higher)
 
 
 def f1(counts: Sequence[tuple[int, int, int]]) -> Statistics:
@@ -75,12 +73,13 @@ def macro_f1(gold: Sequence[Sequence[str]], guess: Sequence[Sequence[str]]) -> S
 
 
 def span_f1(gold: Sequence[Sequence[str]], guess: Sequence[Sequence[str]]) -> Statistics:
-    """F1 of whole spans of BIO labels."""
+    """F1 of whole spans of BIO labels; 100 where there is no span in either."""
     counts = []
     for right, said in zip(gold, guess, strict=True):
         ours, theirs = spans_of(said), spans_of(right)
         counts.append((len(ours & theirs), len(ours), len(theirs)))
-    return f1(counts)
+    some = f1(counts)
+    return some._replace(value=lambda sums: np.where(sums[:, 1:].any(1), some.value(sums), 100.0))
 
 
 def perplexity(log_probs: Sequence[float], tokens: Sequence[int]) -> Statistics:

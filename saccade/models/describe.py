@@ -61,7 +61,7 @@ def describe(config: c.Config, weights: Mapping[str, Tensor], rows: int) -> Desc
         except ConfigError as error:
             found.append(str(error))
         try:
-            made = published(raw, "config.json", _tensors(raw, own))
+            made = published(raw, "config.json", _tensors(own))
             found += _differences(config, made, changes)
         except CheckpointError as error:
             found.append(str(error))
@@ -81,7 +81,7 @@ def kind_of(config: c.Config) -> str:
     return str(config.task.kind)
 
 
-def _tensors(raw: Mapping[str, Any], own: Mapping[str, Tensor]) -> set[str]:
+def _tensors(own: Mapping[str, Tensor]) -> set[str]:
     return {"lm_head.weight"} if "decoder.output.weight" in own else set()
 
 

@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from saccade.models.decoders import Decoder, Ends, Inputs
+from saccade.models.heads import Monotone
 from saccade.models.networks import Classifier, Generator, Network, Tagger
 from saccade.nn.loss import Loss, label_loss
 from saccade.nn.padded import Memory, Padded
@@ -60,12 +61,18 @@ class GeneratorEnsemble(Generator):
     def __init__(self, members: Sequence[Generator]):
         first = members[0]
         decoder = DecoderEnsemble([member.decoder for member in members])
-        super().__init__(first.encoder, decoder, special=first.special, monotone=first.monotone)
+        super().__init__(first.encoder, decoder, special=first.special)
         self.members: Sequence[Generator] = nn.ModuleList(members)  # type: ignore[assignment]
 
     def encode(self, sources: Sequence[Padded]) -> Memory | None:
         memories = [read for member in self.members if (read := member.encode(sources))]
         return memories[0]._replace(others=tuple(memories[1:]))
+
+    def ctc_heads(self, memory: Memory | None) -> list[tuple[Monotone, Memory]]:
+        assert memory is not None
+        memories = (memory._replace(others=()), *memory.others)
+        pairs = zip(self.members, memories, strict=True)
+        return [head for member, read in pairs for head in member.ctc_heads(read)]
 
 
 class ClassifierEnsemble(Classifier):

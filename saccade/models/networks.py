@@ -79,7 +79,7 @@ class Generator(nn.Module):
         memory = self.encode(batch.sources)
         if self.training and self.scheduled_sampling * progress > 0.0:
             share = self.scheduled_sampling * progress
-            tokens = own_guesses(self, batch.sources, tokens, share)
+            tokens = own_guesses(self, memory, tokens, share)
         state = self.decoder.start(memory, tokens.size(0)) if carry is None else carry
         smoothing = self.label_smoothing if self.training else 0.0
         if self.training and self.rdrop:
@@ -112,6 +112,10 @@ class Generator(nn.Module):
         if not self.decoder.copies:
             return memory
         return memory._replace(tokens=tokens_of(sources[0], memory.values.size(1)))
+
+    def ctc_heads(self, memory: Memory | None) -> list[tuple[Monotone, Memory]]:
+        """Each CTC head, and the memory that it reads."""
+        return [] if self.monotone is None or memory is None else [(self.monotone, memory)]
 
 
 class Labeller(nn.Module, ABC):
@@ -323,7 +327,7 @@ def missing(like: Float[Tensor, "B n F"]) -> Float[Tensor, "B n F"]:
 
 
 def own_guesses(
-    network: Generator, sources: Sequence[Padded], tokens: Int[Tensor, "B T"], share: float
+    network: Generator, memory: Memory | None, tokens: Int[Tensor, "B T"], share: float
 ) -> Int[Tensor, "B T"]:
     """Scheduled sampling: a share of what the decoder reads replaced by what it would have said.
 
@@ -331,7 +335,7 @@ def own_guesses(
     it.
     """
     with torch.no_grad():
-        state = network.decoder.start(network.encode(sources), tokens.size(0))
+        state = network.decoder.start(memory, tokens.size(0))
         special = torch.tensor(network.special, device=tokens.device)
         columns = [tokens[:, :1]]
         for t in range(1, tokens.size(1)):

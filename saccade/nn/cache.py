@@ -121,7 +121,7 @@ class KVCache(NamedTuple):
         """
         cache = self.compact() if self.slots is not None else self
         M = sources or (rows if cache.layers is None else cache.layers.tree[0][0].storage.size(0))
-        if rows == M:
+        if rows == M and cache.slots is None:
             return cache, Past(None, cache.length, M, None)
         slots, mask = cache.slot_mask(rows, columns, M, like)
         return KVCache(cache.layers, slots), Past(None, cache.length, M, mask)

@@ -9,6 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from saccade.errors import DataError
+from saccade.nn.tracing import traced_positions
 
 
 @lru_cache(maxsize=32)
@@ -197,6 +198,5 @@ def frequencies(
 
 
 def _rounded(length: int) -> int:
-    return max(
-        64, 1 << (length - 1).bit_length()
-    )  # few different tables, so that the cache holds them
+    # few different tables, so that the cache holds them; of a graph, one
+    return traced_positions() or max(64, 1 << (length - 1).bit_length())

@@ -14,6 +14,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from saccade.nn.tracing import traced_positions
+
 MIN_MULTIPLICATIONS = 1 << 22  # of a product: below, setting it up takes as long as it gains
 MIN_WIDTH = 16  # of a matrix: a sum of very many numbers into few is slow
 
@@ -68,7 +70,7 @@ def transposed_times(a: Float[Tensor, "N D"], b: Float[Tensor, "N F"]) -> Float[
 def _by_onednn(x: Tensor, weight: Tensor) -> bool:
     if x.dtype != torch.float32 or weight.dtype != torch.float32 or x.device.type != "cpu":
         return False
-    if min(weight.shape) < MIN_WIDTH:
+    if min(weight.shape) < MIN_WIDTH or traced_positions() is not None:
         return False
     return x.numel() * weight.numel() >= MIN_MULTIPLICATIONS * x.size(-1) and onednn_is_faster()
 

@@ -19,11 +19,6 @@ class Flops:
     def step(self) -> float:
         return self.forward + self.backward
 
-    def times(self, factor: float) -> "Flops":
-        return Flops(*(factor * one for one in (self.forward, self.backward)), *(
-            factor * one for one in (self.attention, self.output)
-        ))  # fmt: skip
-
 
 def flops_of(layers: Sequence[Layer], *, checkpointing: bool = False) -> Flops:
     """The FLOPs of one batch; with checkpointing the blocks are computed twice."""

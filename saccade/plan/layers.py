@@ -64,10 +64,7 @@ def _network(network: Network, shape: Shape) -> Iterator[Pair]:
                 memory = yield from _encoder(network.encoder, shape)
                 kept = Cost(numbers=float(B * memory[0] * memory[1]))  # what is attended to
                 yield None, Layer("encoder.memory", 0, kept)
-            if network.scheduled_sampling:  # guesses: all once more, without gradients
-                if network.encoder is not None:
-                    for _, layer in _encoder(network.encoder, shape):
-                        yield None, layer.without_gradient()
+            if network.scheduled_sampling:  # guesses: once more, without gradients
                 for _, layer in _decoder(network.decoder, shape, memory):
                     yield None, layer.without_gradient()
             yield from _decoder(network.decoder, shape, memory)

@@ -14,7 +14,6 @@ from saccade.plan.costs import Layer
 from saccade.tasks.generate import hypotheses_of
 from saccade.tasks.task import Request
 
-MOMENTS = {"adamw": 2, "sgd": 1, "sparse": 0}  # numbers that an optimiser keeps for each weight
 WIDTHS = {"fp32": 4, "bf16": 2, "fp16": 2}  # bytes of a number that is computed with
 
 
@@ -42,7 +41,7 @@ def memory_of(layers: Sequence[Layer], train: c.Train, precision: str = "fp32") 
     count, width = sum(layer.parameters for layer in layers), WIDTHS[precision]
     copies = 0 if width == 4 else width  # of the weights, to compute with
     weights = (4 + copies) * count
-    optimizer = 4 * MOMENTS[train.optimizer] * count
+    optimizer = 4 * train.moments * count
     average = 4 * count if train.average else 0
     kept = sum(layer.cost.keeps(width) for layer in layers)
     blocks = [layer for layer in layers if layer.block]

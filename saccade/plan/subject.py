@@ -14,6 +14,7 @@ from typing import Any
 
 from saccade import config as c
 from saccade.data.batches import Batch
+from saccade.data.lines import data_files
 from saccade.errors import ConfigError
 from saccade.models.build import build_meta
 from saccade.models.networks import Generator, Network, TokenPredictor
@@ -135,7 +136,7 @@ def _of_config(path: Path, settings: Sequence[str]) -> Subject:
     for setting in settings:
         c.assign_text(raw, setting)
     named = raw.get("data", {}).get("train", ()) if isinstance(raw.get("data"), dict) else ()
-    files = [Path(file) for file in paths_of(named)]
+    files = [Path(file) for file in data_files(paths_of(named))]
     there = bool(files) and all(file.is_file() for file in files)
     size = sum(os.stat(file).st_size for file in files) if there else 0
     if there and size <= MAX_DATA_BYTES:

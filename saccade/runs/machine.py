@@ -78,8 +78,7 @@ def memory_of(device: torch.device) -> int | None:
 def require_memory(network: nn.Module, config: c.Config, device: torch.device) -> None:
     """ConfigError if the memory does not hold a network in training; it may have none yet."""
     count, train = sum(parameter.numel() for parameter in network.parameters()), config.train
-    moments = {"adamw": 2, "sgd": 1, "sparse": 0}[train.optimizer]
-    copies = 2 + moments + bool(train.average)  # the weights, their gradients, ...
+    copies = 2 + train.moments + bool(train.average)  # the weights, their gradients, ...
     if isinstance(config.start, c.Frozen | c.LowRank):  # what learns is small beside the rest
         copies = 1
     needed, memory = 4 * count * copies, memory_of(device)

@@ -8,7 +8,6 @@ import json
 import warnings
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -19,6 +18,7 @@ from saccade.errors import ConfigError, TrainingError
 from saccade.models.encoders import Encoder
 from saccade.models.heads import PerToken, PerWord, Pooled
 from saccade.nn.padded import Padded
+from saccade.nn.tracing import tracing
 from saccade.runs import files
 from saccade.runs.run import Run
 from saccade.tasks.generate import positions_of
@@ -78,12 +78,7 @@ def export_onnx(run: Run, folder: Path) -> None:
     rows, columns = torch.export.Dim("rows"), torch.export.Dim("columns", min=2, max=longest)
     names = ["tokens", "keep"][: len(inputs)]
     path = folder / "model.onnx"
-    # one table of positions for all lengths, and products that ONNX knows
-    with (
-        patch("saccade.nn.positions._rounded", lambda _: longest),
-        patch("saccade.nn.products._by_onednn", lambda *_: False),
-        torch.no_grad(),
-    ):
+    with tracing(longest), torch.no_grad():
         expected = wrapped(*inputs)  # and the table is made
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -165,5 +160,5 @@ def _longer(
     more = tuple(one.repeat(2, times) for one in inputs)
     if len(more) > 1:
         more = more[0], torch.ones_like(more[1])
-    with patch("saccade.nn.positions._rounded", lambda _: longest), torch.no_grad():
+    with tracing(longest), torch.no_grad():
         return more, wrapped(*more)

@@ -12,7 +12,7 @@ import numpy as np
 from saccade import config as c
 from saccade.data.corpora import Array, Corpus, Examples, save_examples, write_corpus
 from saccade.data.kinds import Vocabularies
-from saccade.data.lines import Example
+from saccade.data.lines import Example, data_files
 from saccade.data.parallel import cores, in_processes
 from saccade.data.seasons import train_and_dev
 from saccade.data.sources import REPORTED_DEFECTS, unseen
@@ -129,7 +129,7 @@ def whereabouts(task: Task, numbers: Collection[int]) -> dict[int, str]:
     number = 0
     if isinstance(task, Forecast):  # a window is many lines
         return found
-    if not all(map(os.path.isfile, task.config.data.train)):  # a pipe is not read twice
+    if not all(map(os.path.isfile, data_files(task.config.data.train))):  # a pipe is not read twice
         return found
     with suppress(DataError, OSError):
         for some in chunks(Split(task.config).train(), CHUNK_EXAMPLES):

@@ -17,6 +17,7 @@ from saccade.data.windows import SeriesField, Windows
 from saccade.errors import CheckpointError
 
 NUMBERS_AT_ONCE = 1 << 22  # of windows that are read together
+MAX_LAGS = 2048  # that least squares looks back: it takes their square in memory
 RIDGE = 1e-3  # of the mean squared input, for each window
 FILE = "baselines.safetensors"
 
@@ -26,23 +27,25 @@ class Baselines:
     """Seasonal-naive and linear forecasts of windows, in units of the training rows' deviation."""
 
     season: int
-    weights: Array  # (S, H): of a look-back less its last value, to what comes less this value
+    weights: Array  # (L, H): of the last values less the very last, to what comes less this
     naive_deviation: Array  # (N, H)
     linear_deviation: Array
 
     @classmethod
     def fit(cls, windows: Windows, season: int) -> "Baselines":
-        S, H, N = windows.span.lookback, windows.span.horizon, windows.values.shape[1]
-        inputs, outputs, energy, count = np.zeros((S, S)), np.zeros((S, H)), 0.0, 0
+        H, N = windows.span.horizon, windows.values.shape[1]
+        L = min(windows.span.lookback, MAX_LAGS)
+        inputs, outputs, energy, count = np.zeros((L, L)), np.zeros((L, H)), 0.0, 0
         for rows in _some(windows):
             x, y = _differences(windows, rows)
             whole = ~np.isnan(y).any(1)
-            x, y = x[whole], y[whole]
+            x, y = x[whole, -L:], y[whole]
             inputs += x.T @ x
             outputs += x.T @ y
             energy, count = energy + float((x**2).sum()), count + len(x)
-        ridge = RIDGE * energy / max(S, 1) + 1e-12
-        weights = np.linalg.solve(inputs + ridge * np.eye(S), outputs)
+        ridge = RIDGE * energy / max(L, 1) + 1e-12
+        inputs[np.diag_indices(L)] += ridge
+        weights = np.linalg.solve(inputs, outputs)
         found = cls(season, weights, np.zeros((N, H)), np.zeros((N, H)))
         sums, squares = np.zeros((N, H)), np.zeros((2, N, H))
         for rows in _some(windows):
@@ -57,9 +60,9 @@ class Baselines:
         """Of each method the mean and the deviation of some windows, (B, H, C)."""
         first, series = windows.places(rows)
         past, _ = windows.read(first, series)
-        own = past[..., : series.shape[1]].transpose(0, 2, 1)  # (B, C, S)
-        B, C, S = own.shape
-        x, last = (own - own[..., -1:]).reshape(-1, S), own[..., -1:]
+        own = past[:, -len(self.weights) :, : series.shape[1]].transpose(0, 2, 1)  # (B, C, L)
+        B, C, L = own.shape
+        x, last = (own - own[..., -1:]).reshape(-1, L), own[..., -1:]
         linear = ((x @ self.weights).reshape(B, C, -1) + last).transpose(0, 2, 1)
         again = np.arange(windows.span.horizon) % self.season
         naive = windows.history(rows, self.season)[:, again]
@@ -76,7 +79,8 @@ class Baselines:
     def load(cls, folder: Path, field: SeriesField, season: int) -> "Baselines":
         """What `save` wrote; CheckpointError if it does not fit."""
         path, span, N = folder / FILE, field.span, len(field.known.names)
-        shapes = [(span.lookback, span.horizon), (N, span.horizon), (N, span.horizon)]
+        lags = min(span.lookback, MAX_LAGS)
+        shapes = [(lags, span.horizon), (N, span.horizon), (N, span.horizon)]
         tensors: dict[str, Any] = {}
         try:
             with safetensors.safe_open(path, "numpy") as file:

@@ -312,9 +312,9 @@ class GeneratingTask(Task):
             step, state = plain, plain_state
             if share := ctc_share(self.config, decode):
                 heads = [
-                    (member.network.monotone, one.memory)
+                    head
                     for member, one in zip(members, started, strict=True)
-                    if member.network.monotone is not None and one.memory is not None
+                    for head in member.network.ctc_heads(one.memory)
                 ]
                 scorer = steps.ensemble([ctc.ctc_step(h.blank, special.eos) for h, _ in heads])
                 heard = [ctc.start(head(read), read.keep, head.blank) for head, read in heads]

@@ -131,9 +131,9 @@ def try_dev(trainer: Trainer, examples: Sequence[Example], stop: Stop) -> None:
 
 def as_large_as_any(trainer: Trainer) -> Files:
     """The tensors of a checkpoint, by file, before the optimiser has any state."""
-    weights, slots = files.weights_of(trainer.network), {"adamw": 2, "sgd": 1, "sparse": 0}
+    weights = files.weights_of(trainer.network)
     parts: Files = {"model": weights, "training": {}}
-    for i in range(slots[trainer.config.optimizer]):
+    for i in range(trainer.config.moments):
         parts["training"] |= {f"{i}.{n}": p.detach() for n, p in enumerate(trainer.parameters)}
     if trainer.average is not None:
         parts["raw"] = weights

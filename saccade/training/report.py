@@ -42,9 +42,7 @@ LOG_SECONDS = 5.0  # between lines of a log that people or files keep
 
 def show(events: Iterable[Event], folder: Path, quiet: bool = False) -> Iterator[Event]:
     """The events, passed on as they come and shown on the way."""
-    from rich.console import Console
-
-    console = Console(stderr=True, quiet=quiet)
+    console = _console(quiet)
     supply = iter(events)
     first = next(supply, None)  # whoever has an event has the lock: the log is nobody else's
     if first is None:
@@ -65,7 +63,7 @@ def show(events: Iterable[Event], folder: Path, quiet: bool = False) -> Iterator
                     bar.update(task, completed=event.progress, status=status(event))
                 elif event.seconds - printed >= 4 * LOG_SECONDS:
                     printed = event.seconds
-                    console.print(status(event), highlight=False, soft_wrap=True)
+                    console.print(status(event))
             elif isinstance(event, Evaluating):
                 words = f"step {event.step:,}  {'last ' if event.last else ''}evaluation"
                 if bar is not None and task is not None and event.last:
@@ -74,12 +72,12 @@ def show(events: Iterable[Event], folder: Path, quiet: bool = False) -> Iterator
                     bar.update(task, status=f"{words} {event.share:.0%}")
                 elif event.seconds - printed >= 4 * LOG_SECONDS:
                     printed = event.seconds
-                    console.print(f"{words} {event.share:.0%}", highlight=False, soft_wrap=True)
+                    console.print(f"{words} {event.share:.0%}")
             else:
                 _write(log, event)
                 board(event)
                 if line := sentence(event):
-                    console.print(line, highlight=False, soft_wrap=True)
+                    console.print(line)
             yield event
 
 
@@ -142,9 +140,7 @@ def _measured(event: Evaluated | Finished) -> str:
 
 def following(evaluation: Evaluation) -> dict[str, float]:
     """The metrics at the end of an evaluation that is shown on its way."""
-    from rich.console import Console
-
-    console, began, printed = Console(stderr=True), monotonic(), monotonic()
+    console, began, printed = _console(), monotonic(), monotonic()
     scores = None
     with ExitStack() as stack:
         bar, task = None, None
@@ -158,7 +154,7 @@ def following(evaluation: Evaluation) -> dict[str, float]:
                 bar.update(task, completed=share, status=words)
             elif monotonic() - printed >= 4 * LOG_SECONDS:
                 printed = monotonic()
-                console.print(f"{share:.0%}  {words}", highlight=False, soft_wrap=True)
+                console.print(f"{share:.0%}  {words}")
     return scores
 
 
@@ -172,9 +168,7 @@ def counting(items: Iterable[Item], path: Path | None) -> Iterator[Item]:
     if not sys.stderr.isatty() or sys.stdout.isatty():
         yield from supply
         return
-    from rich.console import Console
-
-    console = Console(stderr=True)
+    console = _console()
     total, start = _lines_in(path), monotonic()
     with _bar(console) as bar:
         task = bar.add_task("", total=total, status="")
@@ -228,12 +222,23 @@ def _write(log: Any, event: Event) -> None:
         raise disk_failure(path, path.parent, error) from None
 
 
+def _console(quiet: bool = False) -> "Console":
+    """Standard error, for text as it is: names of labels and files may look like markup."""
+    from rich.console import Console
+
+    return Console(
+        stderr=True, quiet=quiet, markup=False, emoji=False, highlight=False, soft_wrap=True
+    )
+
+
 @contextmanager
 def _bar(console: "Console") -> Iterator["Progress"]:
     from rich.progress import BarColumn, Progress, TextColumn
 
-    columns = BarColumn(bar_width=24), TextColumn("{task.percentage:>3.0f}%  {task.fields[status]}")
-    with Progress(*columns, console=console, refresh_per_second=5) as progress:
+    status = TextColumn("{task.percentage:>3.0f}%  {task.fields[status]}", markup=False)
+    with Progress(
+        BarColumn(bar_width=24), status, console=console, refresh_per_second=5
+    ) as progress:
         yield progress
 
 

@@ -1,6 +1,7 @@
 """From the user's files to a trained run: `train`, `start` and `resume`."""
 
 import os
+import re
 import shutil
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import nullcontext, suppress
@@ -12,6 +13,7 @@ import torch
 
 from saccade import config as c
 from saccade.data.digest import digest
+from saccade.data.lines import data_files
 from saccade.data.memory import Memory, given
 from saccade.distributed.world import joined
 from saccade.errors import CheckpointError, ConfigError, DataError
@@ -153,7 +155,9 @@ def new_folder(config: c.Config, out: str | os.PathLike[str] | None) -> Path:
 
 
 def _new_folder(first: str, out: str | os.PathLike[str] | None) -> Path:
-    name = Path(first).name.strip(".").split(".")[0] or "run"
+    """The directory `out`; else one under runs, called as the data or the folder of a pattern."""
+    start = first if os.path.exists(first) else re.split(r"[*?[]", first)[0].rstrip("/-_")
+    name = Path(start).name.strip(".").split(".")[0] or "run"
     folder = Path(out) if out is not None else Path("runs") / name
     _refuse_run(folder)
     for taken in REPLACED:
@@ -247,14 +251,14 @@ def resume(
             except Interrupted:
                 yield events.Finished(0, "stopped", {}, 0.0, stopped=True)
                 return
-            config = raised(config, settings, folder)
+            config = raised(config, settings)
             with writing(folder):
                 write_config(folder, config, prepared=False)
             yield from _prepare(with_root(config, root), folder, stop, seen)
             return
         tune_malloc()
         old = config_in(raw, folder)
-        config = raised(old, settings, folder)
+        config = raised(old, settings)
         saves = folder / "checkpoints"
         try:
             with writing(folder), stop.interruptible():
@@ -307,7 +311,8 @@ def _prepare(
     began, report = perf_counter(), list[str]()
     tune_malloc()
     stop.folder = folder
-    size = sum(os.stat(path).st_size for path in config.data.train if os.path.exists(path))
+    given_files = filter(os.path.exists, data_files(config.data.train))
+    size = sum(os.stat(path).st_size for path in given_files)
     if size > LARGE_FILES_BYTES:
         yield events.Noticed(f"reading {size >> 20:,} MB, which takes a while")
     try:

@@ -22,7 +22,7 @@ from saccade import config as c
 from saccade.data.batches import Loader
 from saccade.data.corpora import Corpus
 from saccade.data.digest import digest
-from saccade.data.lines import Example
+from saccade.data.lines import Example, data_files
 from saccade.distributed.ranks import Ranks
 from saccade.distributed.world import Lost, World, join, joined, leave
 from saccade.errors import ConfigError, SaccadeError
@@ -107,7 +107,7 @@ def fingerprint(made: Any, paths: Any) -> dict[str, str]:
     """What has to be the same for all processes, hashed."""
     text = json.dumps(made, sort_keys=True, default=str)
     files_seen = hashlib.sha256()
-    for path in paths_of(paths) if paths else ():
+    for path in data_files(paths_of(paths)) if paths else ():
         if os.path.isfile(path):
             size = os.path.getsize(path)
             files_seen.update(f"{path} {size}\n".encode())

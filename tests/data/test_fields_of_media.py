@@ -14,10 +14,12 @@ import torch
 from PIL import Image
 
 from saccade import config as c
+from saccade.data.detect import array_path, media_kind
 from saccade.data.media import Cell, Features, required
 from saccade.data.numbers import Moments, NumbersField, NumbersFitting, series_of
 from saccade.data.pictures import PictureField, PictureFitting, augmented, decoded
 from saccade.data.sounds import SoundField, SoundFitting, log_mel, samples_of, stretched
+from saccade.data.targets import rows_of, target_cell
 from saccade.errors import CheckpointError, DataError
 from tests.media import shapes, tone
 
@@ -221,6 +223,27 @@ def test_ready_frames_are_read_as_they_are(tmp_path: Path) -> None:
     assert "which array? Write y.npz#NAME; it has one, two" in field.problem(
         Cell("y.npz", str(tmp_path))
     )
+
+
+@pytest.mark.parametrize(
+    "name", ["x.npy", "X.NPY", "x.npz#a", "X.NPZ#a", "X.NPZ", "c#1/x.npy", "c#1/X.Npz#a#b"]
+)
+def test_a_cell_names_one_array_wherever_it_is_read(name: str, tmp_path: Path) -> None:
+    frames = np.random.default_rng(1).normal(5.0, 2.0, (50, 13))
+    file, member = array_path(name)
+    path = tmp_path / file
+    path.parent.mkdir(exist_ok=True)
+    with path.open("wb") as stream:
+        if file[-1] in "zZ":
+            np.savez(stream, **{member or "a": frames})
+        else:
+            np.save(stream, frames)
+    cell = Cell(name, str(tmp_path))
+    assert media_kind([name]) == "numbers"
+    assert required(cell) == str(path)
+    assert np.array_equal(series_of(cell), frames)
+    assert field_of(c.Sound(), cell).measure(cell) == len(frames)
+    assert np.array_equal(rows_of(target_cell(name, str(tmp_path), None, ""), True), frames)
 
 
 def test_a_faster_sound_is_shorter_and_higher(tmp_path: Path) -> None:

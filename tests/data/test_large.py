@@ -4,19 +4,25 @@ import gzip
 import os
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from saccade import config as c
+from saccade.check.doctor import check
 from saccade.data.batches import sorted_by
 from saccade.data.lines import Part, part_of_lines
 from saccade.data.parallel import in_processes
 from saccade.data.sources import examples, read
 from saccade.errors import DataError
+from saccade.plan.subject import subject_of
 from saccade.setup import prepare as preparing
 from saccade.setup.choose import fill_config, gather
+from saccade.training import session
+from saccade.training.events import Noticed
+from saccade.training.together import fingerprint
 
 zstandard = pytest.importorskip("zstandard")
 ROWS = [f"{'abcd'[i % 4] * (1 + i % 5)} ä{i}\t{i}" for i in range(100)]
@@ -47,6 +53,52 @@ def test_patterns_of_unequal_numbers_and_of_nothing_are_refused(tmp_path: Path) 
     assert "1 for" in str(found)
     (found,) = read([str(tmp_path / "*.csv")], c.Data(), "translate")
     assert "no file has such a name" in str(found)
+
+
+def test_what_is_said_of_a_pattern_names_its_files(tmp_path: Path) -> None:
+    pattern = many(tmp_path)
+    with (tmp_path / "a.tsv").open("a", encoding="utf-8") as file:
+        file.write("one\todd \N{ZERO WIDTH SPACE}row\n")
+    finding = next(
+        one for one in check(c.Data(train=(pattern,)), c.Translate()) if one.code == "invisible"
+    )
+    assert finding.places[0].where == f"{tmp_path / 'a.tsv'}:31"
+    for name, row in (("a", "x\tN"), ("b", "film\tV"), ("c", "y\tN")):
+        (tmp_path / f"{name}.conll").write_text(f"{row}\n\nbad{name}\u200b\tV\n\n")
+    data = c.Data(train=(str(tmp_path / "*.conll"),), format="columns")
+    finding = next(one for one in check(data, c.Tag()) if one.code == "invisible")
+    assert [Path(one.where).name for one in finding.places] == [f"{name}.conll:3" for name in "abc"]
+    for name in "ab":
+        (tmp_path / f"{name}.de").write_text("ein Satz\nein Wort\n")
+        (tmp_path / f"{name}.en").write_text(f"one\u200b {name}\ntwo\n")
+    data = c.Data(train=(str(tmp_path / "*.de"), str(tmp_path / "*.en")))
+    finding = next(one for one in check(data, c.Translate()) if one.code == "invisible")
+    assert [Path(one.where).name for one in finding.places] == ["a.en:1", "b.en:1"]
+
+
+def test_whoever_asks_for_the_training_files_has_those_of_a_pattern(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "LARGE_FILES_BYTES", 0)
+    monkeypatch.chdir(tmp_path)
+    Path("words").mkdir()
+    pattern = many(Path("words"))
+    raw, where = gather(pattern, task="translate")
+    raw |= {"encoder": {"kind": "recurrent", "dim": 8}, "decoder": {"kind": "recurrent", "dim": 8}}
+    Path("config.toml").write_text(c.write_tables(raw))
+    with closing(subject_of("config.toml")) as subject:
+        assert "not there" not in " ".join(subject.notes)
+    hashed = fingerprint(raw, raw["data"]["train"])["data"]
+    config, _, seen = session.fill(raw, where)
+    folder = session.new_folder(config, None)
+    assert folder == Path("runs/words")
+    with closing(session.start(config, folder, seen=seen)) as events:
+        assert "reading 0 MB" in str(next(one for one in events if isinstance(one, Noticed)))
+    ready = preparing.prepare(config, folder, seen)
+    assert preparing.whereabouts(ready.task, [0]) == {0: "words/a.tsv:1"}
+    with open("words/a.tsv", "a") as file:
+        file.write("one\tmore\n")
+    assert hashed != fingerprint(raw, raw["data"]["train"])["data"]
 
 
 def test_a_damaged_zstd_file_is_said_to_be(tmp_path: Path) -> None:

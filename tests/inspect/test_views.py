@@ -11,7 +11,8 @@ from saccade.data.lines import Example
 from saccade.errors import ConfigError, DataError
 from saccade.inspect.case import SaidTokens
 from saccade.inspect.opening import continued, generated
-from saccade.inspect.packing import bytes_of, matrix, unpacked
+from saccade.inspect.packing import axis_names, bytes_of, matrix, unpacked
+from saccade.inspect.terminal import text_of
 from saccade.inspect.view import kinds, view
 from saccade.runs.run import Run
 from tests.small_runs import small_run, small_task
@@ -180,6 +181,21 @@ def test_two_sources_are_named_one_after_the_other(tmp_path: Path) -> None:
     starts = {module["column_start"] for module in found["modules"] if module["type"] == "self"}
     assert len(found["source"]) == len(found["coverage"])
     assert starts <= set(range(len(found["source"])))
+
+
+def test_a_map_of_one_source_has_the_names_of_that_source(tmp_path: Path) -> None:
+    late = {"kind": "translate", "fusion": "late"}
+    task, network = small_task("inflect", tmp_path, "transformer", task=late)
+    run = Run(tmp_path, task.config, task, network)
+    layers = view(run, "abc\tV;PST", "attention", target="ab")["modules"]
+    starts = [module["column_start"] if module["type"] == "self" else 0 for module in layers]
+    found = view(run, "abc\tV;PST", "attention", target="ab", layer=starts.index(max(starts)))
+    rows, columns = axis_names(found)
+    assert max(starts) > 0
+    assert rows == columns == found["source"][max(starts) :]
+    lines = text_of(found).splitlines()
+    assert lines[1].split() == [name.strip() for name in columns]
+    assert [line.split()[0] for line in lines[2 : 2 + len(rows)]] == [n.strip() for n in rows]
 
 
 def test_mistakes_are_said(translator: Run, tmp_path: Path) -> None:

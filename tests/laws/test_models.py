@@ -123,7 +123,9 @@ def test_reordering_a_state_is_reordering_its_rows(decoder: str) -> None:
         still, _ = net.decoder(tokens[:, 3:4], state)
         both = select(state, torch.tensor([0, 1]), torch.tensor([0]))
         few, _ = net.decoder(tokens[:2, 3:4], both)
+        alone, _ = net.decoder(tokens[2:, 3:4], reorder(state, torch.tensor([2])))
     assert torch.allclose(moved, still[rows], atol=1e-6)
+    assert torch.allclose(alone, still[2:], atol=1e-6)
     assert torch.allclose(few, still[:2], atol=1e-6)
 
 

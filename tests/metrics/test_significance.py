@@ -63,6 +63,16 @@ def test_labels_and_trees_are_sums_too() -> None:
     assert sums.of_texts("bracket_f1", *trees_).score == pytest.approx(wanted)
 
 
+def test_of_nothing_the_metric_of_sums_is_the_metric_too() -> None:
+    """So that no draw of lines that are all empty decides an interval."""
+    texts, gold = ["a b", ""], [[""], [""]]
+    assert sums.of_texts("token_error", texts, gold).score == 200.0
+    assert metrics.token_error_rate(texts, gold, "token") == 200.0
+    assert sums.of_texts("char_error", texts, gold).score == 300.0
+    outside = [["O", "O"]]
+    assert sums.span_f1(outside, outside).score == labels.span_f1(outside, outside)[2] == 100.0
+
+
 def test_mcnemar_is_the_binomial_test() -> None:
     one = [True] * 12 + [False] * 3 + [True] * 50
     other = [False] * 12 + [True] * 3 + [True] * 50

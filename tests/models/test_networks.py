@@ -144,6 +144,15 @@ def test_no_special_is_replaced_by_a_guess() -> None:
     assert float((read[:, [2, 4, 5]] == 17).float().mean()) > 0.95
 
 
+def test_guesses_come_of_the_memory_that_the_loss_is_made_of() -> None:
+    net, batch = sampling(1.0)
+    memories: list[object] = []
+    assert net.encoder is not None
+    net.encoder.register_forward_hook(lambda *given: memories.append(given))
+    net(batch, None, 1.0)[0].sum.backward()
+    assert len(memories) == 1
+
+
 def test_each_guess_comes_after_the_guesses_before_it() -> None:
     """With every token a guess, what is read is what greedy search says."""
     net, batch = new("lstm_additive_cell"), batch_of()

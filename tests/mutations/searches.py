@@ -211,4 +211,18 @@ DECODING = (
         "1.0",
         (RISK,),
     ),
+    Mutation(
+        "ensembles: the CTC head of the first member alone",
+        "saccade/models/ensembles.py",
+        "for head in member.ctc_heads(read)]",
+        "for head in member.ctc_heads(read)][:1]",
+        ("tests/tasks/test_ctc.py::test_seeds_of_one_run_are_heard_as_members_given_beside_it",),
+    ),
+    Mutation(
+        "cache: a lone hypothesis hears its siblings",
+        "saccade/nn/cache.py",
+        "if rows == M and cache.slots is None:",
+        "if rows == M:",
+        ("tests/laws/test_models.py::test_reordering_a_state_is_reordering_its_rows",),
+    ),
 )

@@ -4,14 +4,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import nn
 
 from saccade import config as c
 from saccade.config import parse
 from saccade.data.lines import Example
 from saccade.errors import ConfigError
 from saccade.metrics.text import similarity
+from saccade.models.ensembles import together
+from saccade.models.networks import Generator
 from saccade.runs.run import Run
-from saccade.tasks.task import Request
+from saccade.tasks.task import Query, Request
 from tests.small_runs import TEXTS, TORCH, said, small_run
 
 
@@ -55,6 +58,22 @@ def test_members_of_an_ensemble_are_heard_together(run: Run, tmp_path: Path) -> 
     for other in (run, plain):  # the same again changes nothing; one without CTC has no say in it
         found = said(run.predict(TEXTS, settings=TORCH, others=[other]))
         assert (found == said(run.predict(TEXTS, settings=TORCH))) == (other is run)
+
+
+def test_seeds_of_one_run_are_heard_as_members_given_beside_it(run: Run, tmp_path: Path) -> None:
+    train = {"ctc": 0.4, "epochs": 1}
+    other = small_run(tmp_path / "other", encoder="transformer", train=train)
+    first, second = run.network, other.network
+    assert isinstance(first, Generator)
+    assert isinstance(second, Generator)
+    assert second.monotone is not None
+    nn.init.normal_(second.monotone.output.weight, 0.0, 3.0)  # its own say is another, and loud
+    beside = run.predict(TEXTS, settings=TORCH, others=[other])
+    network = together([first, second])
+    request = Request(run.config.decode.model_copy(update=TORCH))
+    joined = run.task.predict(network, [Query((text,)) for text in TEXTS], request)
+    assert said(joined) == said(beside)
+    assert [one.score for one in joined] == pytest.approx([one.score for one in beside], abs=1e-4)
 
 
 def test_processes_and_eight_bits_hear_the_same(run: Run) -> None:

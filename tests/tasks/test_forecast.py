@@ -12,6 +12,7 @@ from saccade.data.seasons import part
 from saccade.data.series import Table, read_table
 from saccade.data.windows import SeriesField, Span
 from saccade.errors import CheckpointError
+from saccade.tasks import baselines as baselines_of
 from saccade.tasks.baselines import FILE, Baselines
 from tests.real_data import NEEDS_REAL_DATA, ROOT
 from tests.series import QUICK, table
@@ -52,6 +53,27 @@ def test_the_linear_forecast_is_least_squares(tmp_path: Path) -> None:
     errors = mean[:, :, 0] - windows.targets(np.arange(len(windows)))[:, :, 0]
     assert np.mean(errors**2) == pytest.approx(exact, rel=0.01)
     np.testing.assert_allclose(np.sqrt(np.mean(errors**2, 0)), deviation[0, :, 0], rtol=1e-4)
+
+
+def test_least_squares_looks_back_as_far_as_memory_allows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(baselines_of, "MAX_LAGS", 4)
+    whole = table_of(np.cumsum(np.random.default_rng(0).standard_normal(300)), tmp_path)
+    field = SeriesField.fit(whole, SPAN, season=1)
+    long = field.windows(whole, SPAN.lookback)
+    found = Baselines.fit(long, season=1)
+    assert found.weights.shape == (4, SPAN.horizon)
+    found.save(tmp_path)
+    again = Baselines.load(tmp_path, field, 1)
+    rows = np.arange(len(long))
+    first, second = found.forecast(long, rows)["linear"], again.forecast(long, rows)["linear"]
+    for one, other in zip(first, second, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+    values = long.targets(rows)
+    mean, _ = found.forecast(long, rows)["linear"]
+    naive, _ = found.forecast(long, rows)["seasonal_naive"]
+    assert np.mean((mean - values) ** 2) < 1.02 * np.mean((naive - values) ** 2)
 
 
 def test_gaps_are_neither_learned_from_nor_scored(tmp_path: Path) -> None:

@@ -68,6 +68,13 @@ def test_an_evaluation_takes_its_share_of_the_budget(
         assert found.scores == {"loss": float(found.examples)}
 
 
+def test_the_guide_has_the_shares_that_evaluations_take() -> None:
+    guide = Path(__file__).parents[2] / "docs" / "guides" / "training.md"
+    shares = [f"at most {100 * s:g} %" for s in (budget.EVALUATION_SHARE, budget.EVALUATIONS_SHARE)]
+    text = " ".join(guide.read_text(encoding="utf-8").split())
+    assert f"takes {shares[0]} of the budget, and all of them {shares[1]} of the time" in text
+
+
 def test_an_evaluation_without_a_budget_takes_a_tenth_of_the_time() -> None:
     assert affordable(2000, evaluating=1.0, training=9.0) == 2000
     assert affordable(2000, evaluating=2.0, training=9.0) == 1000

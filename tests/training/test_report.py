@@ -8,7 +8,15 @@ from typing import Any
 
 import pytest
 
-from saccade.training.events import Evaluated, Finished, Prepared, Skipped, StepDone
+from saccade.training.events import (
+    Evaluated,
+    Event,
+    Finished,
+    Noticed,
+    Prepared,
+    Skipped,
+    StepDone,
+)
 from saccade.training.report import sentence, show, status
 
 STEP = StepDone(1200, 1.5, 0.25, 1e-3, 9000.0, 1.0, 0.25, 60.0)
@@ -43,6 +51,19 @@ def test_events_pass_through_and_are_logged(
     printed = capsys.readouterr()
     assert printed.out == ""  # stdout is for data
     assert "accuracy 91.5" in printed.err
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_what_looks_like_markup_is_written_as_it_is(
+    terminal: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR" if terminal else "NO_COLOR", "1")
+    name = "f1: [pos] [/x] :smile:"
+    events: list[Event] = [Evaluated(1, {name: 91.5}, True, 61.0), Noticed("runs/base[v2]")]
+    list(show(events, tmp_path))
+    printed = capsys.readouterr().err
+    assert name in printed
+    assert "runs/base[v2]" in printed
 
 
 def test_tensorboard_is_fed_where_it_is_installed(
