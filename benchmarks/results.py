@@ -66,7 +66,7 @@ def call(command: Sequence[str]) -> str:
 
 
 def changes(recipe: Path, config: Mapping[str, Any]) -> list[str]:
-    """The options of `train` that make this configuration of the recipe; data files are left out."""
+    """The options of `train` that turn the recipe into this configuration, data files apart."""
     options = []
 
     def compare(asked: Mapping[str, Any], have: Mapping[str, Any], path: str) -> None:
