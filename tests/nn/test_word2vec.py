@@ -122,3 +122,12 @@ def test_only_rows_that_were_read_have_a_slope() -> None:
     read = {*some.words.flatten().tolist(), *some.noise.flatten().tolist()}
     assert len(read) < WORDS
     assert sorted(v.grad._indices()[0].tolist()) == sorted(read)  # type: ignore[union-attr]
+
+
+def test_a_row_that_comes_often_in_a_part_moves_by_so_many_slopes_at_most() -> None:
+    index = torch.tensor([[0] * 100, [1] * 3 + [2] * 97])
+    moved = word2vec._Moved(torch.zeros(4, 2), index)
+    moved.move(moved.index[:, :100], torch.ones(2, 100, 2))
+    most = word2vec.MOST_SLOPES
+    torch.testing.assert_close(moved.values, torch.tensor([[most] * 2, [3.0] * 2, [most] * 2]))
+    assert moved.rows.tolist() == [0, 1, 2]
