@@ -98,7 +98,8 @@ def build_network(config: c.Config, sources: Sequence[Source], target: Target) -
             assert isinstance(target, Inventory)
             if isinstance(objective := config.task.objective, c.Word2Vec):
                 assert isinstance(encoder, encoders.Encoder)
-                return WordVectors(encoder, isinstance(objective, c.Cbow), objective.negatives)
+                cbow = isinstance(objective, c.Cbow)
+                return WordVectors(encoder, cbow, objective.negatives, train.rate)
             if not isinstance(config.head, c.PerToken):
                 return build_generator(config, encoder, target)
             assert isinstance(encoder, encoders.Encoder)

@@ -10,6 +10,8 @@ from saccade.nn.loss import Loss
 from saccade.nn.stems import TextStem
 from saccade.nn.word2vec import Blocks, cbow_loss, skipgram_loss
 
+LEAST_SHARE = 1e-3  # of the rate, by which slopes are divided
+
 
 class WordVectors(nn.Module):
     """A vector by which each word is read, and one by which it is said.     (V, D), (V, D)
@@ -19,12 +21,13 @@ class WordVectors(nn.Module):
 
     carries = False
 
-    def __init__(self, encoder: Encoder, cbow: bool, negatives: int):
+    def __init__(self, encoder: Encoder, cbow: bool, negatives: int, rate: float):
         super().__init__()
         assert isinstance(encoder.stem, TextStem)
         self.encoder = encoder
         self.output = nn.Embedding(*encoder.stem.embedding.weight.shape)
         self.cbow, self.negatives = cbow, negatives
+        self.rate = rate  # of training, at its beginning
 
     @property
     def vectors(self) -> Tensor:
@@ -40,13 +43,17 @@ class WordVectors(nn.Module):
         nn.init.zeros_(self.output.weight)
 
     def forward(self, batch: Any, carry: Any = None, progress: float = 1.0) -> tuple[Loss, None]:
-        """The loss of blocks of text; what counts is pairs of words, or words with a context."""
+        """The loss of blocks of text; what counts is pairs of words, or words with a context.
+
+        Within a step the vectors move at a rate that falls linearly to 0 with `progress`.
+        """
         noise, left, right = (source.values for source in batch.sources)
         blocks = Blocks(batch.target.values, left, right, noise, self.negatives)
         loss = cbow_loss if self.cbow else skipgram_loss
         near = left + right
         count = int((near > 0).sum() if self.cbow else near.sum())
-        total = loss(self.vectors, self.output.weight, blocks)
+        rate = self.rate * max(1.0 - progress, LEAST_SHARE)
+        total = loss(self.vectors, self.output.weight, blocks, rate)
         return Loss(total, total.detach(), count), None
 
     def pair_log_probs(self, words: Tensor, window: int) -> Tensor:

@@ -92,7 +92,7 @@ def _word2vec(seen: Survey, cbow: bool) -> dict[str, Any]:
             "warmup": 0,
             "clip": 0.0,
             "weight_decay": 0.0,
-            "batch_tokens": 4096,
+            "batch_tokens": 8192 if words > 400_000 else 1024,
             "workers": 1,
             "processes": 1,
             "epochs": int(min(100, max(5, 2_000_000 // max(words, 1)))),

@@ -11,8 +11,6 @@ from saccade import config as c
 from saccade.distributed.ranks import Ranks, local
 from saccade.training.tune import Group
 
-MOST_SLOPES = 12.0  # at the usual rates of word2vec; with three times as many vectors diverge
-
 
 def build_optimizer(learning: Sequence[Group], train: c.Train) -> torch.optim.Optimizer:
     """The optimiser, with weight decay on matrices only; `scale` is a group's share of the rate."""
@@ -82,11 +80,7 @@ def scale_gradients(
 
 
 class RowSGD(torch.optim.Optimizer):
-    """SGD on the rows of tables that were read, whose slopes are summed.
-
-    A row that was read often moves by MOST_SLOPES of their mean: the sum of many slopes that are
-    all taken at the same place would overshoot.
-    """
+    """SGD on the rows of tables that were read, whose slopes are summed."""
 
     def __init__(self, groups: list[dict[str, Any]], rate: float):
         super().__init__(groups, {"lr": rate})
@@ -95,12 +89,8 @@ class RowSGD(torch.optim.Optimizer):
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         for group in self.param_groups:
             for table in group["params"]:
-                if table.grad is None:
-                    continue
-                rows, slopes = table.grad._indices()[0], table.grad._values()
-                times = torch.bincount(rows, minlength=len(table))[rows]
-                slopes *= (MOST_SLOPES / times.to(slopes.dtype)).clamp_(max=1.0)[:, None]
-                table.add_(table.grad, alpha=-group["lr"])
+                if table.grad is not None:
+                    table.add_(table.grad, alpha=-group["lr"])
 
 
 class MovingAverage:

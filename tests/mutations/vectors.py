@@ -38,11 +38,18 @@ WORDS = (
         (NEIGHBOURHOODS,),
     ),
     Mutation(
+        "word2vec: all slopes of a step are taken at the same place",
+        "saccade/nn/word2vec.py",
+        "given = _rows(x.values, at_x), _rows(y.values, at_y)",
+        "given = _rows(inputs, read[rows][part]), _rows(outputs, said[rows][part])",
+        (WORD2VEC,),
+    ),
+    Mutation(
         "word2vec: a row that is read often moves by the sum of all",
-        "saccade/training/optim.py",
-        "slopes *= (MOST_SLOPES / times.to(slopes.dtype)).clamp_(max=1.0)[:, None]",
-        "slopes *= 1.0",
-        (f"{VECTORS}::test_a_row_that_is_read_often_moves_by_so_many_slopes_at_most",),
+        "saccade/nn/word2vec.py",
+        "by *= (MOST_SLOPES / times).clamp_(max=1.0)[index, None]",
+        "by *= 1.0",
+        (f"{WORD2VEC}::test_a_row_that_comes_often_in_a_part_moves_by_so_many_slopes_at_most",),
     ),
     Mutation(
         "copying: the padding of a source is copied, too",

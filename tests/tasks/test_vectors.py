@@ -180,17 +180,6 @@ def test_resuming_is_never_having_stopped(tmp_path: Path) -> None:
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
-def test_a_row_that_is_read_often_moves_by_so_many_slopes_at_most() -> None:
-    from saccade.training.optim import MOST_SLOPES, RowSGD
-
-    table = torch.nn.Parameter(torch.zeros(3, 2))
-    rows = torch.tensor([[0] * 100 + [1] * 3])
-    table.grad = torch.sparse_coo_tensor(rows, torch.ones(103, 2), (3, 2), check_invariants=False)
-    RowSGD([{"params": [table]}], 0.5).step()
-    gold = torch.tensor([[-0.5 * MOST_SLOPES] * 2, [-1.5] * 2, [0.0] * 2])
-    torch.testing.assert_close(table.detach(), gold)
-
-
 def test_other_networks_begin_with_known_vectors(run: Run, tmp_path: Path) -> None:
     data = tmp_path / "labels.tsv"
     rows = [(f"{word} {n}", "ab"[word in TOOLS]) for n in range(9) for word in (*ANIMALS, *TOOLS)]
