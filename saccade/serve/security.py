@@ -137,6 +137,8 @@ class Gate:
         except TimeoutError:
             late = f"the request did not come within {self.settings.body_seconds:g} s"
             raise RequestError(408, "slow", late) from None
+        if scope["method"] == "POST":  # refused unread, for the time is the model's
+            self.service.engine.require_room()
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         form = kind in ("application/x-www-form-urlencoded", "multipart/form-data")
         if body and not (form and scope["path"] in ASK_WITH_KEY_IN_BODY) and not is_json(kind):

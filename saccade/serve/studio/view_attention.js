@@ -195,8 +195,11 @@ function draw(context, data) {
     lines.draw(matrix, rows, columns);
     heat.draw(matrix, rows, columns, heatWidth());
     const sums = new Float32Array(matrix.columns);
-    for (let r = 0; r < matrix.rows; r++)
-      for (let c = 0; c < matrix.columns; c++) sums[c] += matrix.at(r, c);
+    const { values } = matrix;
+    for (let i = 0, c = 0; i < values.length; i++) {
+      sums[c] += values[i];
+      if (++c === sums.length) c = 0;
+    }
     const most = Math.max(...sums, 1e-9);
     if (covered.columns !== columns)
       covered.replaceChildren(
