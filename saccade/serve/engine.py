@@ -138,18 +138,22 @@ class Engine:
         with self._changed:
             if self._closed:
                 raise RequestError(503, "draining", "the server is about to end", retry_after=5)
-            full = len(self.waiting) >= self.max_waiting
-            if full or self.waiting_tokens + work.tokens > self.max_waiting_tokens:
-                seconds = self._seconds_to_wait()
-                raise RequestError(
-                    429,
-                    "busy",
-                    f"{len(self.waiting)} requests are waiting already: try again in {seconds} s",
-                    retry_after=seconds,
-                )
+            self.require_room()
+            if self.waiting_tokens + work.tokens > self.max_waiting_tokens:
+                raise self._busy()
             self.waiting.append(work)
             self.waiting_tokens += work.tokens
             self._changed.notify()
+
+    def require_room(self) -> None:
+        """RequestError if the queue is full, whatever would be put into it."""
+        if len(self.waiting) >= self.max_waiting:
+            raise self._busy()
+
+    def _busy(self) -> RequestError:
+        seconds = self._seconds_to_wait()
+        message = f"{len(self.waiting)} requests are waiting already: try again in {seconds} s"
+        return RequestError(429, "busy", message, retry_after=seconds)
 
     def close(self) -> None:
         """Take nothing more, finish what was accepted, and end the worker."""

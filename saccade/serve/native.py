@@ -165,8 +165,11 @@ def router(service: Service) -> APIRouter:
     @routes.get("/runs/{name}/curves")
     async def curves(name: RunName, http: HttpRequest) -> dict[str, Any]:
         served = service.run(name)
-        from saccade.inspect.curves import curves
+        from saccade.inspect.curves import METRICS, curves
 
+        if not (served.run.folder / METRICS).is_file():
+            message = "this run has no record of its training: there are no curves to draw"
+            raise RequestError(422, "input", message, "run")
         return await service.call(lambda: curves([served.run]), http, 1)
 
     @routes.get("/runs/{name}/worst")

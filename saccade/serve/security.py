@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import parse_qs
 
 from pydantic_core import from_json
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -31,14 +31,14 @@ CONTENT_POLICY = (
     "media-src 'self' data: blob:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'; require-trusted-types-for 'script'"
 )
-HEADERS = {
-    "content-security-policy": CONTENT_POLICY,
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
-    "cross-origin-opener-policy": "same-origin",
-    "cross-origin-resource-policy": "same-origin",
-    "x-frame-options": "DENY",
-}
+HEADERS = (
+    (b"content-security-policy", CONTENT_POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"x-frame-options", b"DENY"),
+)
 
 
 class Gate:
@@ -57,12 +57,12 @@ class Gate:
             nonlocal status, started
             if message["type"] == "http.response.start":
                 status, started = message["status"], True
-                headers = MutableHeaders(scope=message)
-                for name, value in HEADERS.items():
-                    headers[name] = value
-                headers.setdefault("cache-control", "no-store")
+                headers = [*message["headers"], *HEADERS]
+                if not any(name == b"cache-control" for name, _ in headers):
+                    headers.append((b"cache-control", b"no-store"))
                 if self.service.state == "draining":
-                    headers["connection"] = "close"
+                    headers.append((b"connection", b"close"))
+                message["headers"] = headers
             await send(message)
 
         counted = scope["path"] not in HEALTH
@@ -137,6 +137,8 @@ class Gate:
         except TimeoutError:
             late = f"the request did not come within {self.settings.body_seconds:g} s"
             raise RequestError(408, "slow", late) from None
+        if scope["method"] == "POST":  # refused unread, for the time is the model's
+            self.service.engine.require_room()
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         form = kind in ("application/x-www-form-urlencoded", "multipart/form-data")
         if body and not (form and scope["path"] in ASK_WITH_KEY_IN_BODY) and not is_json(kind):

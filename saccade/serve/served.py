@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from saccade import config as c
+from saccade.data.fields import Text
 from saccade.data.lines import Example
 from saccade.data.media import MediaField
 from saccade.engines.local import LocalEngine
@@ -259,8 +260,8 @@ class Served:
         ranked = [{"text": text, "score": score} for text, score in found.others]
         said: dict[str, Any] = {"text": found.text, "score": found.score}
         said["others"] = ranked[: nbest - 1]
-        if found.unknown:
-            said["unknown"] = found.unknown
+        if unknown := found.unknown or self._unread(query):
+            said["unknown"] = unknown
         if isinstance(self.task, Classify):
             labels = [said, *ranked]
             said["labels"] = [{"text": one["text"], "p": exp(one["score"])} for one in labels]
@@ -279,6 +280,17 @@ class Served:
                 for node, name in zip(found.tree.nodes, names, strict=True)
             ]
         return said
+
+    def _unread(self, query: Query) -> int:
+        """How many tokens of what is translated the model reads as <unk>."""
+        if not isinstance(self.task, GeneratingTask) or self.media_columns:
+            return 0
+        (rows,) = self.task.readings([query])
+        return sum(
+            list(row).count(reader.tokenizer.specials.unk)
+            for reader, row in zip(self.task.readers, rows, strict=False)  # a prompt has none
+            if isinstance(reader, Text)
+        )
 
     def _tokens(self, found: Prediction) -> list[dict[str, Any]]:
         """The tokens of an answer; `prefix` is the text up to and with each."""

@@ -18,9 +18,16 @@ SERVING = (
     Mutation(
         "serve: the queue has no end",
         "saccade/serve/engine.py",
-        "full = len(self.waiting) >= self.max_waiting",
-        "full = False",
+        "if len(self.waiting) >= self.max_waiting:",
+        "if False:",
         (ENGINE,),
+    ),
+    Mutation(
+        "serve: a request is read before it is refused",
+        "saccade/serve/security.py",
+        "            self.service.engine.require_room()",
+        "            pass",
+        (SECURITY,),
     ),
     Mutation(
         "serve: what nobody waits for is computed",

@@ -73,6 +73,13 @@ def test_details_are_tokens_with_the_prefix_that_forces_them(client: TestClient)
     assert forced["text"].startswith(other)
 
 
+def test_what_the_model_cannot_read_is_counted(client: TestClient) -> None:
+    for name in ("translator", "recurrent", "language"):
+        known, odd = ask(client, "predict", run=name, inputs=["abc", "aжbж"])["predictions"]
+        assert "unknown" not in known
+        assert odd["unknown"] == 2
+
+
 def test_a_classifier_gives_every_label_its_probability(
     client: TestClient, runs: dict[str, Run]
 ) -> None:
@@ -169,7 +176,8 @@ def test_a_run_without_its_log_and_data_says_so_instead_of_curves_and_examples(
     with TestClient(create_app({"golden": load(folder)}), base_url=BASE) as client:
         curves = client.get("/api/v1/runs/golden/curves")
         assert curves.status_code == 422  # it has no log of its training, and says so
-        assert curves.json()["error"]["message"]
+        assert "no record of its training" in curves.json()["error"]["message"]
+        assert str(GOLDEN) not in curves.text
         worst = client.get("/api/v1/runs/golden/worst", params={"n": 2})
         assert worst.status_code in (200, 422)  # a run without its data has none, and says so
         assert client.get("/api/v1/runs/golden/worst", params={"n": 0}).status_code == 422

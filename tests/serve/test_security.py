@@ -2,6 +2,7 @@
 
 import base64
 import logging
+import threading
 
 import pytest
 from starlette.testclient import TestClient
@@ -9,6 +10,7 @@ from starlette.testclient import TestClient
 from saccade.errors import ConfigError
 from saccade.runs.run import Run
 from saccade.serve import native
+from saccade.serve.engine import Call
 from saccade.serve.http import create_app
 from saccade.serve.settings import ServeSettings
 from tests.serve.conftest import BASE
@@ -31,6 +33,27 @@ def test_an_address_that_others_can_reach_needs_a_key() -> None:
         ServeSettings(host=host, key=KEY)
     with pytest.raises(ConfigError, match="8 or more"):
         ServeSettings(key="short")
+
+
+def test_a_full_queue_refuses_what_it_has_not_read(runs: dict[str, Run]) -> None:
+    """What is refused costs no time that the model needs."""
+    app = create_app({"run": runs["translator"]}, ServeSettings(max_waiting=1))
+    engine, begun, gate = app.state.service.engine, threading.Event(), threading.Event()
+
+    def hold() -> None:
+        begun.set()
+        gate.wait(60)
+
+    with TestClient(app, base_url=BASE) as client:
+        engine.submit(Call(function=hold, seconds=60.0))
+        assert begun.wait(30)
+        engine.submit(Call(function=int, seconds=60.0))
+        headers = {"content-type": "application/json"}
+        refused = client.post("/api/v1/predict", content=b'{"inputs": 7', headers=headers)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (429, "busy")
+        assert int(refused.headers["retry-after"]) >= 1
+        assert client.get("/api/v1/runs").status_code == 200
+        gate.set()
 
 
 @pytest.mark.parametrize("route", ["/", "/studio/app.js", "/api/v1/runs", "/metrics", "/languages",

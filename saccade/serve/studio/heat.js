@@ -4,7 +4,7 @@ import { announce, cut, el, number, svg, tokenName } from "./dom.js";
 import { paint, shade } from "./matrix.js";
 
 const LABEL = 12; // the height of a label, in pixels
-const LEGIBLE = 10; // cells smaller than this have no labels
+const LEGIBLE = 12; // cells smaller than this have no labels
 const VECTOR_CELLS = 4096; // as many cells are exported as rectangles, more as a picture
 
 const measure = document.createElement("canvas").getContext("2d");

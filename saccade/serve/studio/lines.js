@@ -85,22 +85,26 @@ export class Lines {
 
   /** The lines worth drawing: [row, column, weight], the weak first. */
   strongest() {
-    const { matrix } = this;
-    this.peaks = Array.from({ length: matrix.rows }, (_, r) =>
-      matrix.values
-        .subarray(r * matrix.columns, (r + 1) * matrix.columns)
-        .reduce((a, b) => Math.max(a, b), 0),
-    );
+    const { rows, columns, values } = this.matrix;
+    const each = Math.max(1, Math.floor(MOST_LINES / Math.max(1, rows)));
+    const kept = new Int32Array(Math.min(each, columns)); // columns of a row, the strongest first
     const found = [];
-    const each = Math.max(1, Math.floor(MOST_LINES / Math.max(1, matrix.rows)));
-    for (let r = 0; r < matrix.rows; r++) {
-      let some = [];
-      const most = this.peaks[r];
-      const floor = Math.max(FAINT * most, matrix.columns > each ? most / each : 0);
-      for (let c = 0; c < matrix.columns; c++)
-        if (matrix.at(r, c) > floor) some.push([r, c, matrix.at(r, c)]);
-      if (some.length > each) some = some.sort((a, b) => b[2] - a[2]).slice(0, each);
-      found.push(...some);
+    this.peaks = new Float32Array(rows);
+    for (let r = 0; r < rows; r++) {
+      const row = values.subarray(r * columns, (r + 1) * columns);
+      let most = 0;
+      for (let c = 0; c < columns; c++) if (row[c] > most) most = row[c];
+      this.peaks[r] = most;
+      const floor = Math.max(FAINT * most, columns > each ? most / each : 0);
+      let count = 0;
+      for (let c = 0; c < columns; c++) {
+        const weight = row[c];
+        if (weight <= floor || (count === kept.length && weight <= row[kept[count - 1]])) continue;
+        let place = count < kept.length ? count++ : count - 1;
+        for (; place > 0 && row[kept[place - 1]] < weight; place--) kept[place] = kept[place - 1];
+        kept[place] = c;
+      }
+      for (let k = 0; k < count; k++) found.push([r, kept[k], row[kept[k]]]);
     }
     return found.sort((a, b) => a[2] - b[2]);
   }

@@ -11,10 +11,10 @@ export function readMatrix(json) {
   }
   const [rows, columns] = json.shape;
   const text = atob(json.u8);
-  const values = new Float32Array(rows * columns);
   const least = json.min ?? 0;
-  const unit = (json.max - least) / 255;
-  for (let i = 0; i < values.length; i++) values[i] = least + text.charCodeAt(i) * unit;
+  const known = Float32Array.from({ length: 256 }, (_, i) => least + (i * (json.max - least)) / 255);
+  const values = new Float32Array(rows * columns);
+  for (let i = 0; i < values.length; i++) values[i] = known[text.charCodeAt(i)];
   return new Matrix(rows, columns, values);
 }
 
@@ -70,7 +70,10 @@ export function colours() {
       const t = (i / 255) ** 0.62; // small weights are to be seen
       return t < 0.7 ? blend(paper, end, t / 0.7) : blend(end, beyond, (t - 0.7) / 0.3);
     });
-  ramps = { up: ramp(accent, deep), down: ramp(counter, counter) };
+  const [up, down] = [ramp(accent, deep), ramp(counter, counter)];
+  // the same as pixels: those below 0, from the least on, then those from 0 on
+  const bytes = [...down.toReversed(), ...up].flatMap((colour) => [...colour, 255]);
+  ramps = { up, down, pixels: new Uint32Array(Uint8ClampedArray.from(bytes).buffer) };
   return ramps;
 }
 
@@ -91,17 +94,14 @@ export function paint(canvas, matrix, most = 0) {
 }
 
 export function pixels(context, matrix, most = 0) {
-  const { up, down } = colours();
+  const { pixels: colour } = colours();
   const image = context.createImageData(matrix.columns, matrix.rows);
+  const cells = new Uint32Array(image.data.buffer);
   const { values } = matrix;
   const scale = 255 / (most || Math.max(matrix.max, -matrix.min) || 1);
-  for (let i = 0, at = 0; i < values.length; i++, at += 4) {
-    const value = values[i];
-    const [r, g, b] = (value < 0 ? down : up)[Math.min(255, Math.round(Math.abs(value) * scale))];
-    image.data[at] = r;
-    image.data[at + 1] = g;
-    image.data[at + 2] = b;
-    image.data[at + 3] = 255;
+  for (let i = 0; i < values.length; i++) {
+    const level = Math.min(255, Math.round(Math.abs(values[i]) * scale));
+    cells[i] = colour[values[i] < 0 ? 255 - level : 256 + level];
   }
   return image;
 }

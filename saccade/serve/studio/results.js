@@ -143,9 +143,7 @@ function searched(side, prediction) {
   if (prediction.tokens?.length)
     facts.push(`perplexity ${number(Math.exp(-prediction.score / prediction.tokens.length))}`);
   if (prediction.unknown)
-    facts.push(
-      `${prediction.unknown} character${prediction.unknown > 1 ? "s" : ""} that the model does not know`,
-    );
+    facts.push(`${prediction.unknown} of the characters or words are unknown to the model`);
   nodes.push(el("p", { class: "facts" }, facts.join(" · ")), runnersUp(side, prediction));
   return nodes;
 }

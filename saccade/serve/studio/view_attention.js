@@ -63,6 +63,7 @@ function draw(context, data) {
   ); // one list each, so that labels are drawn once
   const key = (layer, head) => `${layer}/${head}`;
   const shownLayer = () => state.layer ?? data.layer ?? first(modules);
+  const several = modules.filter((one) => ["cross", "recurrent"].includes(one.type)).length > 1;
   maps.set(key(state.layer, state.head), readMatrix(data.map));
 
   const lines = new Lines({
@@ -82,13 +83,13 @@ function draw(context, data) {
   });
   const layers = choice(
     [
-      ["", "mean of all that look at the source"],
+      ...(several ? [["", "mean of all that look at the source"]] : []),
       ...modules.map((module, i) => [
         i,
         `${nameOf(module, modules)} · ${KINDS[module.type] ?? module.type}`,
       ]),
     ],
-    state.layer ?? "",
+    state.layer ?? (several ? "" : shownLayer()),
     (value) => pick(value === "" ? null : Number(value), null),
     "layer",
   );
@@ -169,8 +170,8 @@ function draw(context, data) {
   }
 
   function redrawControls() {
-    layers.value = state.layer ?? "";
-    const module = modules[state.layer ?? -1];
+    layers.value = state.layer ?? (several ? "" : shownLayer());
+    const module = modules[layers.value === "" ? -1 : shownLayer()];
     heads.replaceChildren(
       module && module.heads > 1
         ? field(
@@ -181,7 +182,7 @@ function draw(context, data) {
                 ...Array.from({ length: module.heads }, (_, h) => [h, String(h + 1)]),
               ],
               state.head ?? "",
-              (value) => pick(state.layer, value === "" ? null : Number(value)),
+              (value) => pick(shownLayer(), value === "" ? null : Number(value)),
               "head",
             ),
           )
@@ -195,8 +196,11 @@ function draw(context, data) {
     lines.draw(matrix, rows, columns);
     heat.draw(matrix, rows, columns, heatWidth());
     const sums = new Float32Array(matrix.columns);
-    for (let r = 0; r < matrix.rows; r++)
-      for (let c = 0; c < matrix.columns; c++) sums[c] += matrix.at(r, c);
+    const { values } = matrix;
+    for (let i = 0, c = 0; i < values.length; i++) {
+      sums[c] += values[i];
+      if (++c === sums.length) c = 0;
+    }
     const most = Math.max(...sums, 1e-9);
     if (covered.columns !== columns)
       covered.replaceChildren(
@@ -209,7 +213,7 @@ function draw(context, data) {
       span.title = number(sums[c]);
     });
     const what = [
-      state.layer === null ? "mean of the layers" : nameOf(module, modules),
+      state.layer === null && several ? "mean of the layers" : nameOf(module, modules),
       state.head === null
         ? module.heads > 1
           ? `mean of ${module.heads} heads`
