@@ -1,6 +1,6 @@
 """AESLC's e-mails as TSV: the first words of the body, and the subject.
 
-    python recipes/aeslc/prepare.py train.jsonl > data/aeslc.train.tsv
+python recipes/aeslc/prepare.py train.jsonl > data/aeslc.train.tsv
 """
 
 import json
@@ -14,7 +14,9 @@ def main(path: str) -> None:
     with open(path, encoding="utf-8") as lines:
         for line in lines:
             mail = json.loads(line)
-            print(" ".join(mail["body"].split()[:WORDS]), " ".join(mail["subject"].split()), sep="\t")
+            print(
+                " ".join(mail["body"].split()[:WORDS]), " ".join(mail["subject"].split()), sep="\t"
+            )
 
 
 if __name__ == "__main__":

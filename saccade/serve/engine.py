@@ -211,7 +211,9 @@ class Engine:
                     break
                 rows, longest, count = rows + 1, max(longest, size), count + 1
             if isinstance(work, Stream) and count < len(sizes):  # its texts go on together
-                rows, count = rows - count, (len(sizes) if work is first else 0)
+                rows -= count
+                count = len(sizes) if work is first else 0  # alone it may exceed the budget
+                rows += count
             if count:
                 batch.append((work, count))
                 self.waiting_tokens -= work.tokens if not isinstance(work, Predict) else 0
@@ -257,7 +259,7 @@ class Engine:
             found = iter(first.model.answer(queries, first.request))
         except Exception as error:
             if len(batch) == 1:
-                return _fail(first, error)
+                return self._end(first, error)
             for one in batch:  # so that the mistake of one is not another's
                 self._predict([one])
             return None
@@ -267,7 +269,7 @@ class Engine:
             tokens += sum(work.sizes[start : start + count])
             work.found += [next(found) for _ in range(count)]
             if work.over():
-                _fail(work, work.too_late())
+                self._end(work, work.too_late())
             elif len(work.found) == len(work.queries):
                 _settle(work.future, work.found)
             else:  # its next inputs wait for their turn
@@ -275,6 +277,12 @@ class Engine:
                     self.waiting.append(work)
         self._pace.append((begun, tokens))
         return None
+
+    def _end(self, work: Predict, error: Exception) -> None:
+        """Fail a request of which some inputs may not have had their turn: they wait no longer."""
+        with self._changed:
+            self.waiting_tokens -= work.tokens
+        _fail(work, error)
 
     def _begin(self, streams: list[Stream]) -> None:
         """Read the prompts of streams that go on together."""

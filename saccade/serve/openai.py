@@ -58,6 +58,7 @@ class Choice:
     """One text on its way: what was said, and what a client may already see of it."""
 
     index: int
+    echo: str = ""  # the prompt, until it is shown before the first piece
     shown: str = ""  # what the client has
     held: str = ""  # that may be the beginning of a stop sequence
     tokens: int = 0
@@ -121,7 +122,7 @@ class Completion:
             self.choices.append([Choice(first + n) for n in range(self.count)])
             if body.echo:
                 for choice in self.choices[-1]:
-                    choice.held = prompt
+                    choice.echo = prompt
 
     async def whole(self, http: HttpRequest) -> dict[str, Any]:
         """The answer in one piece."""
@@ -224,6 +225,7 @@ class Completion:
             keep = max((overlap(choice.held, stop) for stop in self.stop), default=0)
             text = choice.held[: len(choice.held) - keep]
             choice.held = choice.held[len(text) :]
+        text, choice.echo = choice.echo + text, ""
         choice.shown += text
         return text
 
@@ -238,7 +240,7 @@ class Completion:
             for i, text in zip(ids, texts, strict=True)
         ]
         top = {name: finite(log_p) for name, (_, log_p) in zip(names, piece.top, strict=True)}
-        offset = len(choice.shown) + len(choice.held)
+        offset = len(choice.echo) + len(choice.shown) + len(choice.held)
         return {"token": piece.text, "log_p": finite(piece.log_p), "top": top, "offset": offset}
 
     def _choice(self, choice: Choice, text: str, logs: list[dict[str, Any]]) -> dict[str, Any]:

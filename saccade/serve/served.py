@@ -350,7 +350,7 @@ class Served:
     @property
     def translates_text(self) -> bool:
         """Whether it makes a text of one text."""
-        one = len(self.task.sources) == 1 and not self.media_columns
+        one = len(self.task.sources) == 1 and isinstance(self.task.sources[0], Text)
         return isinstance(self.task, Translate) and one and len(self.run.config.data.source) <= 1
 
     @property

@@ -194,6 +194,8 @@ def test_echo_gives_the_prompt_back(official: openai.OpenAI) -> None:
     more: Any = {"model": "language", "prompt": "abc", "max_tokens": 4, "temperature": 0}
     plain = official.completions.create(**more).choices[0].text
     assert official.completions.create(**more, echo=True).choices[0].text == "abc" + plain
+    cut = official.completions.create(**more, echo=True, stop=["b"]).choices[0].text
+    assert cut == "abc" + plain.partition("b")[0]  # a stop is looked for in what is generated
 
 
 @pytest.mark.parametrize(

@@ -178,6 +178,40 @@ def test_what_nobody_waits_for_is_not_begun(engine: Engine) -> None:
     assert engine.waiting_tokens == 0
 
 
+def test_a_request_that_ends_between_its_batches_leaves_the_queue_as_it_was(engine: Engine) -> None:
+    """The client of one goes away, and the other has a mistake, after the first of their batches."""
+    for spoil in ("gone", "bad"):
+        model = Echo(tokens=2)
+        large = work(model, "a", "b", *(["bad"] if spoil == "bad" else []), "c", "d", "e", "f")
+        model.gate.clear()
+        engine.submit(large)
+        assert model.begun.wait(5)
+        large.abandoned = spoil == "gone"
+        model.gate.set()
+        with pytest.raises(RequestError):
+            large.future.result(5)
+        after = Call(function=lambda: None)
+        engine.submit(after)
+        after.future.result(5)
+        assert engine.waiting_tokens == 0
+        assert len(model.batches) == (1 if spoil == "gone" else 2)
+
+
+def test_streams_beyond_the_budget_do_not_join_a_large_one(engine: Engine) -> None:
+    model = Echo(tokens=2)
+    held(engine, model)
+    got = list[Any]()
+    large, small = stream(model, "a", got), stream(model, "b", got)
+    large.queries *= 4
+    engine.submit(large)
+    engine.submit(small)
+    with engine._changed:
+        assert engine._gather() == [(large, 4)]
+        assert list(engine.waiting) == [small]
+    small.abandoned = True
+    model.gate.set()
+
+
 def test_past_its_deadline_a_request_fails_with_504(engine: Engine) -> None:
     model = Echo()
     held(engine, model)
