@@ -179,7 +179,7 @@ def test_what_nobody_waits_for_is_not_begun(engine: Engine) -> None:
 
 
 def test_a_request_that_ends_between_its_batches_leaves_the_queue_as_it_was(engine: Engine) -> None:
-    """The client of one goes away, and the other has a mistake, after the first of their batches."""
+    """One client goes away, and another input is wrong, after the first of their batches."""
     for spoil in ("gone", "bad"):
         model = Echo(tokens=2)
         large = work(model, "a", "b", *(["bad"] if spoil == "bad" else []), "c", "d", "e", "f")
