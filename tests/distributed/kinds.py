@@ -27,6 +27,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "windows": {"task": "language", "decoder": LAMA | {"num_kv_heads": 4}},
     "tagger": {"task": "tag", "encoder": CELLS},
     "classifier": {"task": "classify", "encoder": {"kind": "convolution", "dim": 16, "dropout": 0}},
+    "classes": {"task": "classify", "encoder": BLOCKS},
     "masked": {"task": "pretrain", "encoder": BLOCKS},
     "regress": {"task": "regress", "encoder": BLOCKS},
     "forecast": {"task": "forecast", "encoder": CELLS},
@@ -111,11 +112,15 @@ class Together:
                 out, err = process.communicate(timeout=seconds)
                 found.append((process.returncode, out, err))
         finally:
-            for process in self.processes:
-                if process.poll() is None:
-                    process.send_signal(signal.SIGKILL)
-                    process.communicate()
+            self.end()
         return found
+
+    def end(self) -> None:
+        """Leave none of them, whatever they are doing."""
+        for process in self.processes:
+            if process.poll() is None:
+                process.send_signal(signal.SIGKILL)
+                process.communicate()
 
 
 def together(size: int, *command: str, seconds: float = 300.0, **more: str) -> list[Any]:
