@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from saccade.data.digest import digest
+from saccade.runs import files
 from saccade.runs.folder import write_config
 from saccade.setup.choose import fill_config, gather
 from saccade.setup.prepare import prepare
@@ -64,6 +66,9 @@ def prepared(name: str, folder: Path, **more: Any) -> Path:
     folder.mkdir(parents=True)
     config = config_of(name, folder, **more)
     prepare(config, folder)
+    made = sorted((folder / "data").iterdir())
+    entries = {path.name: (path.stat().st_size, digest(path)) for path in made}
+    files.write_manifest(folder / "data", entries)
     write_config(folder, config, prepared=True)
     return folder
 

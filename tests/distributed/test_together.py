@@ -149,6 +149,7 @@ def test_a_process_that_is_killed_ends_all_and_the_run_goes_on_to_the_same_weigh
     assert "has ended" in other[2]
     assert f"saccade resume {tmp_path / 'run'}" in other[2]
     assert "Traceback" not in other[2]
+    assert "frame #" not in other[2]
     assert newest(tmp_path / "run") < steps
     found = together(2, "saccade", "resume", str(tmp_path / "run"))
     assert [code for code, _, _ in found] == [0, 0], said(found)

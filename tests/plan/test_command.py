@@ -153,6 +153,7 @@ def test_the_ways_are_tried_that_training_would_try(
 
     monkeypatch.setattr(timing, "_seconds", seconds)
     monkeypatch.setattr(timing, "has_half_products", lambda: True)
+    monkeypatch.setattr(timing, "_update_seconds", lambda network: 0.0)
     monkeypatch.setattr(timing, "cores", lambda: 2)
     settings = ["train.epochs=100000", "train.steps=10"]
     short = plan(str(config), on="here", settings=settings).timing.step
