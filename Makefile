@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test test-slow test-distributed test-faults test-mutations check format \
+.PHONY: setup demo test test-slow test-distributed test-ray test-faults test-mutations check format \
 	bench bench-decode bench-media bench-serve bench-word2vec bench-data results docs clean
 
 setup: .venv/ready
@@ -25,6 +25,11 @@ test-slow: setup
 # Processes on gloo: every layout of every network at 1, 2 and 4 of them, kills, hangs and signals.
 test-distributed: setup
 	$(BIN)/python -m pytest tests/distributed
+
+# Prediction on a local Ray, which is 500 MB with what it needs, and so not in `setup`.
+test-ray: setup
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[ray]'
+	$(BIN)/python -m pytest tests/test_ray.py
 
 test-faults: setup
 	$(BIN)/python -m pytest -m faults --numprocesses 2 tests/faults

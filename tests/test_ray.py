@@ -9,7 +9,7 @@ from saccade.errors import ConfigError
 from saccade.runs.run import load
 from tests.helpers import GOLDEN
 
-ray = pytest.importorskip("ray")
+ray = pytest.importorskip("ray", reason="the extra `ray` is not installed: make test-ray")
 pytest.importorskip("ray.data")
 
 

@@ -1,5 +1,6 @@
 """Commands that make runs: train, resume."""
 
+import os
 import shlex
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -32,6 +33,7 @@ def train(
     """Train a model from a raw file. What you do not set is chosen for you."""
     from saccade.training.stop import Interrupted, Stop
 
+    _quiet_torch()
     with Stop() as stop:
         from saccade.training.session import fill, new_folder, save_unprepared, start
         from saccade.training.together import agreed, follow, meeting
@@ -69,6 +71,7 @@ def resume(
     """Go on with a run that was stopped. With a higher limit one that has ended goes on, too."""
     from saccade.training.stop import Stop
 
+    _quiet_torch()
     with Stop() as stop:
         from saccade.config import assign_text
         from saccade.runs.folder import flat, read_settings
@@ -88,6 +91,11 @@ def resume(
                 raise typer.Exit(follow(world, stop))
             _follow(go_on(run, stop, flat(raw)), run)
             _follow_seeds(run, stop, flat(raw))
+
+
+def _quiet_torch() -> None:
+    """Have torch keep its stack traces of lost connections to itself: we say who is lost."""
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # read when torch is imported
 
 
 def _stopped(folder: Path) -> NoReturn:

@@ -25,8 +25,10 @@ from torch.utils.checkpoint import checkpoint
 from saccade import config as c
 from saccade.distributed.tensor import apply_tensor, check_tensor
 from saccade.errors import ConfigError
+from saccade.models.heads import BagOfWords, Monotone, PerToken, Pooled
 from saccade.nn.dropout import current_slice, slice_of
 from saccade.nn.precision import computing_in, current_format
+from saccade.nn.products import Linear
 from saccade.nn.transformer import Block
 
 
@@ -66,13 +68,16 @@ def parallelize(
     if mesh["shard"].size() == 1:
         return
     rows = mesh["data", "shard"] if mesh["data"].size() > 1 else mesh["shard"]
-    offload = CPUOffloadPolicy() if config.offload else OffloadPolicy()
+    pinned = mesh.device_type == "cuda"  # else nothing is copied, and there is nobody to pin for
+    offload = CPUOffloadPolicy(pin_memory=pinned) if config.offload else OffloadPolicy()
     single = MixedPrecisionPolicy()
     half = MixedPrecisionPolicy(dtype, torch.float32) if dtype != torch.float32 else single
     for block in blocks:
         inner = [m for name, m in block.named_children() if not name.endswith(("norm", "drop"))]
         fully_shard(inner, mesh=rows, mp_policy=half, offload_policy=offload)
         fully_shard(block, mesh=rows, mp_policy=single, offload_policy=offload)
+    for layer in layers_of_heads(network) if dtype != torch.float32 else ():
+        fully_shard(layer, mesh=rows, mp_policy=half, offload_policy=offload)
     fully_shard(network, mesh=rows, mp_policy=single, offload_policy=offload)
     # Nothing here changes the output of a block in place, which it warns of at the first step.
     logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
@@ -81,6 +86,14 @@ def parallelize(
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)  # losses are sums, and so are gradients
             module.set_force_sum_reduction_for_comms(True)
+
+
+def layers_of_heads(network: nn.Module) -> list[nn.Module]:
+    """The linear layers that read what blocks have computed, in its number format."""
+    heads = [
+        m for m in network.modules() if isinstance(m, Pooled | PerToken | Monotone | BagOfWords)
+    ]
+    return [layer for head in heads for layer in head.children() if type(layer) is Linear]
 
 
 def recomputed(forward: Callable[..., Any]) -> Callable[..., Any]:

@@ -2,7 +2,8 @@
 
 The first one leads, as in `ranks`: it alone decides, reports and writes, and tells the others what
 is next. Orders and notes go through gloo. Every process leaves a beat in the rendezvous' store once
-a second, by which the others find out who has ended or hangs.
+a second, by which the others find out who has ended or hangs. The store may be in the first process
+(without torchrun it is), so that it may hang with it.
 """
 
 import os
@@ -87,10 +88,13 @@ class World:
                 "first process has to run there, and all have to reach that port)"
             ) from None
         self.talk: Any = dist.group.WORLD  # the group for notes, which has a time limit
-        self._over = threading.Event()
+        self._over, self._blaming = threading.Event(), False
+        self.leader, self._heard = "host unknown", time.monotonic()  # the first process; its beat
         self.store.set(f"host{self.rank}", self.host)
         self.store.set(f"beat{self.rank}", "0")
         threading.Thread(target=self._beat, daemon=True).start()
+        if self.rank:
+            threading.Thread(target=self._watch, daemon=True).start()
 
     def limit(self, seconds: float) -> None:
         """From now on nobody waits for a note for longer than this; for all processes at once."""
@@ -140,17 +144,9 @@ class World:
 
     def _lost(self, late: bool) -> Lost:
         """Who has no beat any more; or else, who has not noticed that somebody is missing."""
-        with suppress(RuntimeError):
-            self.store.set(f"noticed{self.rank}", "1")
-        before = self._beats()
-        time.sleep(SILENT_SECONDS)
-        after = self._beats()
-        silent = [r for r in range(self.size) if before[r] == after[r] and r != self.rank]
-        if not silent:
-            with suppress(RuntimeError):
-                silent = [r for r in range(self.size) if not self.store.check([f"noticed{r}"])]
+        self._blaming = True
+        silent, names = self._asked_in_time()
         here = min((r for r in range(self.size) if r not in silent), default=0)
-        names = ", ".join(f"rank {r} ({self._host(r)})" for r in silent) or "another process"
         what = f"gave no answer for {self.timeout:g} s (parallel.timeout)" if late else "has ended"
         error = Lost(
             f"{names} {what}: all are stopped; go on with `{self.resume}`, under the same launcher"
@@ -158,34 +154,68 @@ class World:
         error.said = self.rank != here
         return error
 
+    def _asked_in_time(self) -> tuple[list[int], str]:
+        """Who is lost, as ranks and in words.
+
+        The store may be the first process's, and then answers as little as that does; without a
+        time limit of its own, as its clients wait for an answer for ever.
+        """
+        found: list[tuple[list[int], str]] = []
+
+        def ask() -> None:
+            with suppress(RuntimeError):
+                silent = self._silent()
+                names = ", ".join(f"rank {r} ({self._host(r)})" for r in silent)
+                found.append((silent, names or "another process"))
+
+        asking = threading.Thread(target=ask, daemon=True)
+        asking.start()
+        asking.join(3 * SILENT_SECONDS)
+        return found[0] if found else ([0], f"rank 0 ({self.leader})")
+
+    def _silent(self) -> list[int]:
+        """Of the processes that have not noticed anything, those that do not beat; else all."""
+        self.store.set(f"noticed{self.rank}", "1")
+        before = self._beats()
+        time.sleep(SILENT_SECONDS)
+        after = self._beats()
+        others = [r for r in range(self.size) if r != self.rank]
+        waiting = [r for r in others if not self.store.check([f"noticed{r}"])]
+        return [r for r in waiting if before[r] == after[r]] or waiting
+
     def _beats(self) -> list[bytes]:
-        with suppress(RuntimeError):
-            return [self.store.get(f"beat{rank}") for rank in range(self.size)]
-        return [b""] * self.size
+        return list(self.store.multi_get([f"beat{rank}" for rank in range(self.size)]))
 
     def _host(self, rank: int) -> str:
-        with suppress(RuntimeError):
-            return str(self.store.get(f"host{rank}"), "utf-8")
-        return "host unknown"
+        return str(self.store.get(f"host{rank}"), "utf-8")
 
     def _beat(self) -> None:
-        """Beat, and end this process if the first one has no beat for as long as one may wait."""
-        count, leader, since = 0, b"", time.monotonic()
+        """Beat, and listen to the first process, until there is no store any more."""
+        count, last = 0, b""
         with suppress(RuntimeError):
+            self.leader = self._host(0)
             while not self._over.wait(BEAT_SECONDS):
                 count += 1
                 self.store.set(f"beat{self.rank}", str(count))
-                if self.rank == 0:
-                    continue
-                now = self.store.get("beat0")
-                if now != leader:
-                    leader, since = now, time.monotonic()
-                elif time.monotonic() - since > self.timeout + SILENT_SECONDS:
-                    if self.rank == 1:
-                        words = f"saccade: rank 0 ({self._host(0)}) gave no sign of life for "
-                        words += f"{self.timeout:g} s: all are stopped; go on with `{self.resume}`"
-                        os.write(2, f"{words}\n".encode())
-                    os._exit(2)
+                if self.rank and (now := self.store.get("beat0")) != last:
+                    last, self._heard = now, time.monotonic()
+
+    def _watch(self) -> None:
+        """End this process where the first one gives no sign of life and nobody else says so.
+
+        In a thread of its own: one that asks a store which does not answer notices nothing.
+        """
+        tick = time.monotonic()
+        while not self._over.wait(BEAT_SECONDS):
+            before, tick = tick, time.monotonic()
+            if tick - before > SILENT_SECONDS:  # it was this process that was stopped
+                self._heard = tick
+            if tick - self._heard > self.timeout + 4 * SILENT_SECONDS and not self._blaming:
+                if self.rank == 1:
+                    words = f"saccade: rank 0 ({self.leader}) gave no sign of life for "
+                    words += f"{self.timeout:g} s: all are stopped; go on with `{self.resume}`"
+                    os.write(2, f"{words}, under the same launcher\n".encode())
+                os._exit(2)
 
     def close(self) -> None:
         """Leave; nobody waits for anybody."""

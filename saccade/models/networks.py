@@ -25,6 +25,7 @@ from saccade.nn.distributions import Distribution
 from saccade.nn.dropout import uniform
 from saccade.nn.loss import Loss, label_loss, rdrop_loss
 from saccade.nn.padded import UNSCORED_ID, Memory, Padded
+from saccade.nn.precision import Halved
 from saccade.nn.state import detach
 
 
@@ -344,3 +345,13 @@ def own_guesses(
             own = (uniform(guess.shape, guess.device) < share) & ~torch.isin(real, special)
             columns.append(torch.where(own, guess, real))
     return torch.cat(columns, 1)
+
+
+def halved(network: nn.Module, dtype: torch.dtype) -> Halved:
+    """A network that computes in half precision, but for the output layers that sum it up."""
+    single: tuple[nn.Module, ...] = ()
+    if isinstance(network, Generator):
+        single = (network.decoder.output,)
+    elif isinstance(network, TokenPredictor):
+        single = (network.head.output,)
+    return Halved(network, dtype, single)

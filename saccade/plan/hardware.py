@@ -3,6 +3,12 @@
 Peaks are dense products without sparsity, in FLOP/s: in half precision (bf16, or fp16 before it)
 and in single precision without tensor cores. A utilisation is assumed; so is a price, in US dollars
 for a device and hour, on demand, as large clouds listed it in 2024 and 2025. All can be given.
+
+Held against data sheets, or pages that quote them: A100, H100, H200 and B200 at
+glennklockwood.com/garden/processors; P100 and T4 at tech4gamers.com and hmc-tech.com; RTX 4090 at
+waredb.com; MI300X (memory and links) at emergentmind.com/topics/amd-instinct-mi300x-gpus; TPU v3,
+v5e and v5p at cloud.google.com/tpu/docs. A link is all of a device's links in one direction. From
+memory alone: V100, L4, TPU v4, A10G and RTX 3090 but for their memory's bandwidth, and all prices.
 """
 
 import os
@@ -60,8 +66,8 @@ TABLE = {
         Hardware("mi300x", 1307e12, 163e12, 192e9, 5300e9, 448e9, None),
         Hardware("tpu-v3", 123e12, 0.0, 32e9, 900e9, 82e9, 2.00, note="a chip of two cores"),
         Hardware("tpu-v4", 275e12, 0.0, 32e9, 1228e9, 150e9, 3.22),
-        Hardware("tpu-v5e", 197e12, 0.0, 16e9, 819e9, 100e9, 1.20),
-        Hardware("tpu-v5p", 459e12, 0.0, 95e9, 2765e9, 300e9, 4.20),
+        Hardware("tpu-v5e", 197e12, 0.0, 16e9, 819e9, 200e9, 1.20),
+        Hardware("tpu-v5p", 459e12, 0.0, 95e9, 2765e9, 600e9, 4.20),
     )
 }
 DEFAULT = "a100"

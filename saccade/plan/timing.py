@@ -3,27 +3,32 @@
 from collections.abc import Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import product
 from statistics import median
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from torch import nn
 
 from saccade.data.batches import Batch
 from saccade.data.parallel import cores
 from saccade.models.build import materialize
-from saccade.models.networks import Network
+from saccade.models.networks import Network, halved
+from saccade.nn.precision import Halved
 from saccade.plan.costs import Shape
 from saccade.plan.flops import Flops, flops_of
 from saccade.plan.hardware import Hardware
 from saccade.plan.layers import layers_of
 from saccade.plan.layout import Layout
 from saccade.plan.subject import Subject, sampled, shape_of
+from saccade.runs.machine import LONG_ENOUGH_SECONDS, has_half_products
 
-TRIED_SECONDS = 20.0  # for steps, at most
+TRIED_SECONDS = 20.0  # for two ways, at most
 TRIED_BATCHES = 8
 REPEATS = 2  # of each: the mean counts, as the machine may have other work
 BUSY = 1.12  # a core is slower while the others work, too
+PROCESSES_GAIN, HALF_GAIN = 1.05, 1.15  # what a way has to gain, as in training
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,50 +75,73 @@ def tried(subject: Subject, hardware: Hardware) -> Timing | None:
     network = materialize(subject.ready.task.build_meta(), subject.config.seed).train()
     batches = subject.ready.task.epoch(subject.ready.train, 0)
     some = [batches[i] for i in sampled(len(batches))][:: max(1, 24 // TRIED_BATCHES)]
-    seconds = _best_way(network, some, subject.config.train.processes)
-    # A batch takes what its FLOPs take, at the rate of those that were tried.
-    flops = [_flops(network, shape_of(batch, network)) for batch in some[: len(seconds)]]
-    rate = sum(seconds) / sum(flops)
+    update = _update_seconds(network)
     mean = sum(_flops(network, shape) for shape in subject.shapes) / len(subject.shapes)
-    step = rate * mean * subject.batches + _update_seconds(network)
+
+    def step_by(way: Way) -> float:
+        """The seconds of a step: a batch takes what its FLOPs take, at the rate of those tried."""
+        seconds = _seconds(network, some, way)
+        flops = [_flops(network, shape_of(batch, network)) for batch in some[: len(seconds)]]
+        return sum(seconds) / sum(flops) * mean * subject.batches + update
+
+    ways = _ways(subject)
+    step = step_by(ways[0])
+    # As in training, other ways are tried where that is worth while, and have to gain something.
+    if len(ways) > 1 and step * (subject.steps or 0) >= LONG_ENOUGH_SECONDS:
+        found = {way: step_by(way) for way in ways[1:]} | {ways[0]: step}
+        step = found[min(found, key=lambda way: found[way] * way.handicap)]
     return _timing(subject, step, hardware, 1, tried=True)
+
+
+class Way(NamedTuple):
+    """By how many processes a step is shared, and in which number format."""
+
+    dtype: torch.dtype
+    processes: int
+
+    @property
+    def handicap(self) -> float:
+        half = HALF_GAIN if self.dtype != torch.float32 else 1.0
+        return half * (PROCESSES_GAIN if self.processes > 1 else 1.0)
+
+
+def _ways(subject: Subject) -> list[Way]:
+    """What is open to the run; the plainest first."""
+    train = subject.config.train
+    formats = [torch.float32, torch.bfloat16] if has_half_products() else [torch.float32]
+    if train.precision != "auto":
+        formats = [torch.float32 if train.precision == "fp32" else torch.bfloat16]
+    numbers = [train.processes] if train.processes else [1, cores()]
+    return [Way(*pair) for pair in product(formats, dict.fromkeys(numbers))]
 
 
 def _flops(network: Network, shape: Shape) -> float:
     return flops_of(layers_of(network, shape)).step
 
 
-def _best_way(network: Network, batches: Sequence[Batch], processes: int) -> list[float]:
-    """The seconds of each batch, by all threads, or by as many processes as there are cores."""
-    ways = [processes] if processes else [1, cores()]
-    found = []
-    for many in dict.fromkeys(ways):
-        found.append(_seconds(network, batches, many))
-    shortest = min(map(len, found))
-    return min(found, key=lambda one: sum(one[:shortest]))
-
-
-def _seconds(network: Network, batches: Sequence[Batch], processes: int) -> list[float]:
+def _seconds(network: Network, batches: Sequence[Batch], way: Way) -> list[float]:
     """Forward and backward through each batch, or through one process's share of its rows."""
     found: list[float] = []
+    shared = way.processes > 1
+    computing = network if way.dtype == torch.float32 else halved(network, way.dtype)
     end = perf_counter() + TRIED_SECONDS / 2
-    with _threads(torch.get_num_threads() if processes == 1 else 1):
+    with _threads(1 if shared else torch.get_num_threads()):
         for batch in batches:
-            part = batch
-            if processes > 1:
-                part = batch.rows(torch.arange(-(-batch.count // processes)))
-            _step(network, part)  # the first of a shape is slower: kernels are made for it
+            part = batch.rows(torch.arange(-(-batch.count // way.processes))) if shared else batch
+            _step(computing, part)  # the first of a shape is slower: kernels are made for it
             began = perf_counter()
             for _ in range(REPEATS):
-                _step(network, part)
+                _step(computing, part)
             each = (perf_counter() - began) / REPEATS
-            found.append(each * (BUSY if processes > 1 else 1.0))
+            found.append(each * (BUSY if shared else 1.0))
             if perf_counter() > end:
                 break
     return found
 
 
-def _step(network: Network, batch: Batch) -> None:
+def _step(network: nn.Module, batch: Batch) -> None:
+    if isinstance(network, Halved):
+        network.cast()
     loss, _ = network(batch, None, 0.5)
     loss.sum.backward()
     for parameter in network.parameters():

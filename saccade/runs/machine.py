@@ -124,6 +124,9 @@ def choose_precision(train: c.Train, device: torch.device) -> torch.dtype:
             return torch.bfloat16 if fast else torch.float32
 
 
+LONG_ENOUGH_SECONDS = 120.0  # of training, which are worth looking for the fastest way
+
+
 def has_half_products() -> bool:
     """Whether the processor multiplies in bf16 faster than in fp32 (AVX512-BF16, AMX)."""
     return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()

@@ -17,7 +17,7 @@ from torch import Tensor
 from saccade.data.batches import Batch
 from saccade.distributed.ranks import Ranks, is_sharded
 from saccade.errors import TrainingError
-from saccade.models.networks import Generator, Network, TokenPredictor
+from saccade.models.networks import Network, halved
 from saccade.nn.dropout import RowSlice, slice_of
 from saccade.nn.precision import Halved, computing_in
 from saccade.nn.state import concat, leaves, select, with_leaves
@@ -54,12 +54,7 @@ class Gradients:
         self.parameters = parameters
         self.halved: Halved | None = None
         if device.type == "cpu" and dtype != torch.float32 and not is_sharded(network):
-            single: tuple[torch.nn.Module, ...] = ()
-            if isinstance(network, Generator):
-                single = (network.decoder.output,)
-            elif isinstance(network, TokenPredictor):
-                single = (network.head.output,)
-            self.halved = Halved(network, dtype, single)
+            self.halved = halved(network, dtype)
         self.too_large: int | None = None  # positions: slices of this size or more do not fit
         self.trying: tuple[Batch, int] | None = None  # a batch, and how many of its rows
 

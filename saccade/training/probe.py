@@ -13,13 +13,12 @@ import torch
 from saccade.data.batches import Batch
 from saccade.data.parallel import cores
 from saccade.distributed.ranks import Ranks, possible
-from saccade.runs.machine import has_half_products
+from saccade.runs.machine import LONG_ENOUGH_SECONDS, has_half_products
 from saccade.training.gradients import Gradients
 from saccade.training.preflight import expected, time_of
 from saccade.training.stop import Stop
 from saccade.training.trainer import Trainer
 
-LONG_ENOUGH_SECONDS = 120.0  # of training, which are worth a probe
 MOST_STEP_SECONDS = 1.0  # that a step usually takes: a run of few steps is not even tried
 BATCHES = 3  # that are tried each way
 # What a way has to gain to be worth it: several processes, and numbers of 8 bits of precision.

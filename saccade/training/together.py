@@ -157,6 +157,11 @@ def require_layout(config: c.Config) -> None:
     from saccade.distributed.mesh import layout_of
     from saccade.distributed.parallelize import check
 
+    if world is not None and config.train.seeds > 1:
+        raise ConfigError(
+            "train.seeds: several seeds are trained one after the other by one process: leave out "
+            "torchrun, or start it once for each (--set seed=N)"
+        )
     layout = layout_of(config.parallel, 1 if world is None else world.size)
     dtype = choose_precision(config.train, choose_device(config.train.device))
     check(config, layout.shard, layout.tensor, dtype)

@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from saccade.data.digest import digest
+from saccade.runs import files
 from saccade.runs.folder import write_config
 from saccade.setup.choose import fill_config, gather
 from saccade.setup.prepare import prepare
@@ -27,6 +29,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "windows": {"task": "language", "decoder": LAMA | {"num_kv_heads": 4}},
     "tagger": {"task": "tag", "encoder": CELLS},
     "classifier": {"task": "classify", "encoder": {"kind": "convolution", "dim": 16, "dropout": 0}},
+    "classes": {"task": "classify", "encoder": BLOCKS},
     "masked": {"task": "pretrain", "encoder": BLOCKS},
     "regress": {"task": "regress", "encoder": BLOCKS},
     "forecast": {"task": "forecast", "encoder": CELLS},
@@ -63,6 +66,9 @@ def prepared(name: str, folder: Path, **more: Any) -> Path:
     folder.mkdir(parents=True)
     config = config_of(name, folder, **more)
     prepare(config, folder)
+    made = sorted((folder / "data").iterdir())
+    entries = {path.name: (path.stat().st_size, digest(path)) for path in made}
+    files.write_manifest(folder / "data", entries)
     write_config(folder, config, prepared=True)
     return folder
 
@@ -111,11 +117,15 @@ class Together:
                 out, err = process.communicate(timeout=seconds)
                 found.append((process.returncode, out, err))
         finally:
-            for process in self.processes:
-                if process.poll() is None:
-                    process.send_signal(signal.SIGKILL)
-                    process.communicate()
+            self.end()
         return found
+
+    def end(self) -> None:
+        """Leave none of them, whatever they are doing."""
+        for process in self.processes:
+            if process.poll() is None:
+                process.send_signal(signal.SIGKILL)
+                process.communicate()
 
 
 def together(size: int, *command: str, seconds: float = 300.0, **more: str) -> list[Any]:

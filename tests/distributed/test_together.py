@@ -3,13 +3,15 @@
 import signal
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from saccade import config as c
+from saccade.errors import ConfigError
 from saccade.runs.folder import read_config
-from saccade.training.session import resume
+from saccade.training.together import require_device
 from tests.distributed.kinds import Together, config_of, together
 from tests.helpers import run_through, weights
 
@@ -117,8 +119,9 @@ def started(size: int, config: Path, run: Path, *settings: str) -> Together:
     processes = Together(size, "saccade", "train", str(config), "--out", str(run), *words)
     end = time.monotonic() + 300
     while not list((run / "checkpoints").glob("step-*")):
-        assert time.monotonic() < end
-        assert processes.processes[0].poll() is None
+        if time.monotonic() > end or processes.processes[0].poll() is not None:
+            processes.processes[0].kill()
+            raise AssertionError(f"the run does not start: {said(processes.wait(60))}")
         time.sleep(0.1)
     return processes
 
@@ -126,10 +129,16 @@ def started(size: int, config: Path, run: Path, *settings: str) -> Together:
 @pytest.mark.faults
 @pytest.mark.parametrize("settings", [[], ["parallel.shard=2"]])
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_process_that_is_killed_ends_all_with_what_to_do(
+def test_a_process_that_is_killed_ends_all_and_the_run_goes_on_to_the_same_weights(
     rank: int, settings: list[str], tmp_path: Path
 ) -> None:
-    processes = started(2, written("transformer", tmp_path), tmp_path / "run", *settings)
+    steps = 80
+    rare = {"save_every": 10, "evaluate_every": 40}
+    config = written("transformer", tmp_path, steps=steps, **rare)
+    found = train(2, config, tmp_path / "whole", *settings)
+    assert [code for code, _, _ in found] == [0, 0], said(found)
+
+    processes = started(2, config, tmp_path / "run", f"train.steps={steps}", *settings)
     processes.processes[rank].send_signal(signal.SIGKILL)
     began = time.monotonic()
     found = processes.wait()
@@ -140,27 +149,41 @@ def test_a_process_that_is_killed_ends_all_with_what_to_do(
     assert "has ended" in other[2]
     assert f"saccade resume {tmp_path / 'run'}" in other[2]
     assert "Traceback" not in other[2]
-    events = resume(tmp_path / "run", settings={"parallel.shard": 1})
-    assert next(events) is not None
-    events.close()
+    assert "frame #" not in other[2]
+    assert newest(tmp_path / "run") < steps
+    found = together(2, "saccade", "resume", str(tmp_path / "run"))
+    assert [code for code, _, _ in found] == [0, 0], said(found)
+    assert apart(tmp_path / "whole", tmp_path / "run") == 0.0
+
+
+def newest(run: Path) -> int:
+    """The step of the newest checkpoint."""
+    return max(int(path.name.partition("-")[2]) for path in (run / "checkpoints").glob("step-*"))
 
 
 @pytest.mark.faults
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_process_that_hangs_is_found_and_named(rank: int, tmp_path: Path) -> None:
+    """The first one, too, in which the store of the rendezvous is."""
     processes = started(
-        3, written("transformer", tmp_path), tmp_path / "run", "parallel.timeout=15.0"
+        3, written("transformer", tmp_path), tmp_path / "run", "parallel.timeout=30.0"
     )
     hanging = processes.processes[rank]
     hanging.send_signal(signal.SIGSTOP)
     others = [process for process in processes.processes if process is not hanging]
-    for process in others:
-        process.wait(180)
-    hanging.send_signal(signal.SIGKILL)
-    found = processes.wait()
+    began = time.monotonic()
+    try:
+        codes = [process.wait(90) for process in others]
+    finally:
+        hanging.send_signal(signal.SIGKILL)
+        found = processes.wait()
+    assert time.monotonic() - began < 90
+    assert codes == [2, 2]
     text = "".join(err for i, (_, _, err) in enumerate(found) if i != rank)
-    assert text.count(f"saccade: rank {rank} (") == 1, text
-    assert "for 15 s" in text
+    assert text.count("saccade: ") == 1, text
+    assert f"saccade: rank {rank} (" in text
+    assert "for 30 s" in text
+    assert f"saccade resume {tmp_path / 'run'}" in text
     assert "Traceback" not in text
 
 
@@ -196,6 +219,33 @@ def test_processes_with_different_configurations_are_refused_by_one_line(tmp_pat
 
 
 @pytest.mark.slow
+def test_processes_with_different_data_are_refused_by_one_line(tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        config = written("transformer", tmp_path / name)
+        text = config.read_text().replace(f"{tmp_path / name}/", "")
+        (tmp_path / name / "run.toml").write_text(text)
+    data = tmp_path / "other" / "translate.txt"
+    data.write_text(data.read_text().replace("a", "b"))
+    folders = [str(tmp_path / name) for name in ("one", "other")]
+    found = Together(2, "tests.distributed.differ", *folders, str(tmp_path)).wait()
+    assert [code for code, _, _ in found] == [2, 2], said(found)
+    assert found[0][2].startswith("saccade: rank 1 has another data than rank 0")
+    assert len(found[0][2].splitlines()) == 1
+    assert found[1][2] == ""
+
+
+def test_a_process_without_a_device_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = SimpleNamespace(local_rank=2, host="here")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    with pytest.raises(ConfigError, match=r"here has 2 CUDA devices, .* start at most 2 processes"):
+        require_device(world)  # type: ignore[arg-type]
+    world.local_rank = 1
+    require_device(world)  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("size", "settings", "words"),
     [
@@ -203,6 +253,7 @@ def test_processes_with_different_configurations_are_refused_by_one_line(tmp_pat
         (2, ["parallel.data=1"], "needs 1 processes, and there are 2"),
         (1, ["parallel.tensor=2"], "needs a multiple of 2 processes, and there is 1"),
         (3, ["parallel.tensor=3"], "tensor (3) does not divide encoder.num_heads (4)"),
+        (2, ["train.seeds=2"], "train.seeds: several seeds are trained one after the other"),
         (2, ["train.bach_tokens=3"], "did you mean 'batch_tokens'"),
         (2, ["data.train='nowhere.tsv'"], "nowhere.tsv"),
     ],

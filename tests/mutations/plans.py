@@ -49,6 +49,13 @@ PLANS = (
         (f"{LAYOUT}::test_data_parallel_sends_each_gradient_almost_twice",),
     ),
     Mutation(
+        "plan: a short run looks for its fastest way",
+        "saccade/plan/timing.py",
+        "if len(ways) > 1 and step * (subject.steps or 0) >= LONG_ENOUGH_SECONDS:",
+        "if len(ways) > 1:",
+        ("tests/plan/test_command.py::test_the_ways_are_tried_that_training_would_try",),
+    ),
+    Mutation(
         "plan: an interval knows one floor",
         "saccade/plan/scaling.py",
         "return Forecast(parameters, tokens, best, min(lows), max(highs))",

@@ -29,6 +29,13 @@ PROCESSES = (
         (f"{LAYOUTS}::test_two_processes_compute_what_one_does",),
     ),
     Mutation(
+        "layouts: gradients of weights in parts go round with every batch",
+        "saccade/distributed/mesh.py",
+        "network.set_requires_gradient_sync(last)",
+        "network.set_requires_gradient_sync(True)",
+        (f"{LAYOUTS}::test_two_processes_compute_what_one_does",),
+    ),
+    Mutation(
         "predict --shard: a line at a cut is in two parts",
         "saccade/data/lines.py",
         "    file.seek(at - 1)\n",

@@ -2,11 +2,16 @@
 
 import json
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+import torch
 
+from saccade.models.build import materialize
+from saccade.plan import timing
 from saccade.plan.report import plan
+from saccade.plan.subject import subject_of
 from saccade.plan.table import amount, duration, size
 from saccade.plan.timing import tried
 from saccade.runs.guard import fitting_network
@@ -133,6 +138,43 @@ def test_steps_are_tried_here(config: Path) -> None:
     assert found.timing.run == pytest.approx(found.timing.step * found.subject.steps)
     assert 0.0 < found.timing.step < 5.0
     assert tried(plan("gpt2").subject, found.hardware) is None  # there is no data
+
+
+def test_the_ways_are_tried_that_training_would_try(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a short run the plain one alone; of a long one all, of which the fastest counts."""
+    found: list[timing.Way] = []
+
+    def seconds(network: object, batches: list[object], way: timing.Way) -> list[float]:
+        found.append(way)
+        faster = 1.0 + (way.processes > 1) + (way.dtype == torch.bfloat16)
+        return [1e-3 / faster] * len(batches)
+
+    monkeypatch.setattr(timing, "_seconds", seconds)
+    monkeypatch.setattr(timing, "has_half_products", lambda: True)
+    monkeypatch.setattr(timing, "_update_seconds", lambda network: 0.0)
+    monkeypatch.setattr(timing, "cores", lambda: 2)
+    settings = ["train.epochs=100000", "train.steps=10"]
+    short = plan(str(config), on="here", settings=settings).timing.step
+    assert [(way.dtype, way.processes) for way in found] == [(torch.float32, 1)]
+    found.clear()
+    long = plan(str(config), on="here", settings=[settings[0], "train.steps=1000000"]).timing.step
+    assert len(found) == len(set(found)) == 4
+    assert long < 0.6 * short
+
+
+def test_half_precision_is_tried_by_the_network_itself(config: Path) -> None:
+    with closing(subject_of(str(config), [])) as subject:
+        assert subject.ready is not None
+        network = materialize(subject.ready.task.build_meta(), 1).train()
+        batch = subject.ready.task.epoch(subject.ready.train, 0)[0]
+        formats: list[torch.dtype] = []
+        network.encoder.body.register_forward_hook(
+            lambda _, __, memory: formats.append(memory.values.dtype)
+        )
+        timing._seconds(network, [batch], timing.Way(torch.bfloat16, 1))
+    assert set(formats) == {torch.bfloat16}
 
 
 def test_numbers_are_written_for_people() -> None:
