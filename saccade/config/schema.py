@@ -131,14 +131,14 @@ class Config(Strict):
 
 def _parts(config: Config) -> Iterator[str]:
     """A task says which parts a network has."""
-    task, wanted = config.task, config.task.parts
+    task, permitted = config.task, (*config.task.parts, *config.task.optional)
     for part in ("encoder", "decoder", "head", "output"):
         there = getattr(config, part) is not None
-        if part in wanted and not there:
+        if part in task.parts and not there:
             yield f"{task.title} needs a table [{part}]"
-        if part not in (*wanted, *task.optional) and there:
+        if part not in permitted and there:
             yield f"{task.title} has no {part}: remove the table [{part}]"
-    if config.head and config.head.kind != (kind := task.head_kind):
+    if config.head and "head" in permitted and config.head.kind != (kind := task.head_kind):
         yield f"head: the task '{task.kind}' needs kind = '{kind}'"
 
 

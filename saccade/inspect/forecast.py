@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from saccade.errors import ConfigError
+from saccade.inspect.attention import new_figure, save
 from saccade.runs.run import Run
 from saccade.tasks.forecast import INTERVAL, Continuation
 
@@ -57,15 +58,12 @@ def _ends() -> tuple[float, float]:
 
 def draw(found: Continuation, path: str | Path) -> None:
     """History, forecast and its 80 % interval, a panel a series; needs the extra `plot`."""
-    try:
-        from matplotlib.figure import Figure
-        from matplotlib.ticker import MaxNLocator
-    except ImportError:
-        raise ConfigError("pictures need matplotlib: pip install 'saccade[plot]'") from None
     table, H = found.table, len(found.mean)
     names = table.names[:MAX_PANELS]
+    figure = new_figure(8, 1.2 + 2.0 * len(names))
+    from matplotlib.ticker import MaxNLocator  # an extra, which new_figure asks for
+
     low, high = (found.quantiles[found.levels.index(level)] for level in _ends())
-    figure = Figure(figsize=(8, 1.2 + 2.0 * len(names)), layout="constrained")
     before = max(0, found.first - max(SHOWN_HORIZONS * H, SHOWN_ROWS))
     past = np.arange(before, found.first)
     future = np.arange(found.first - 1, found.first + H)  # from the last value on
@@ -83,7 +81,4 @@ def draw(found: Continuation, path: str | Path) -> None:
         axes.tick_params(labelsize=7)
         if i == 0:
             axes.legend(fontsize=7, loc="upper left")
-    try:
-        figure.savefig(path, dpi=150)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: cannot be drawn: {error}") from None
+    save(figure, path, dpi=150)

@@ -2,13 +2,11 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from saccade.errors import ConfigError
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from saccade.data.corpora import Array
+from saccade.inspect.attention import new_figure, save
 
 
 def lines_of(rows: Sequence[Sequence[float]], pen: int | None = 2) -> list[Array]:
@@ -37,13 +35,9 @@ def draw_strokes(
 
     `down` says that y grows downwards, as in pictures.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ConfigError("pictures need matplotlib: pip install 'saccade[plot]'") from None
     columns = max(1, min(columns, len(series)))
     rows = max(1, -(-len(series) // columns))
-    figure = Figure(figsize=(columns, rows * (1.25 if titles else 1.0)), layout="constrained")
+    figure = new_figure(columns, rows * (1.25 if titles else 1.0))
     for i, drawing in enumerate(series):
         axes = figure.add_subplot(rows, columns, i + 1)
         for line in lines_of(drawing, pen):
@@ -56,4 +50,4 @@ def draw_strokes(
             axes.invert_yaxis()
         if i < len(titles):
             axes.set_title(titles[i], fontsize=7)
-    figure.savefig(path, dpi=100)
+    save(figure, path, dpi=100)

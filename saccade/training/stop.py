@@ -56,12 +56,13 @@ class Stop:
     @contextmanager
     def interruptible(self) -> Iterator[None]:
         """Inside, a request to stop is an Interrupted, raised at once."""
+        before = self._leave  # one may be inside another
         try:
             self._leave = True
             self.answer()
             yield
         finally:
-            self._leave = False
+            self._leave = before
 
     @contextmanager
     def saving(self) -> Iterator[None]:

@@ -3,7 +3,9 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 
+from saccade.errors import ConfigError
 from saccade.inspect.strokes import draw_strokes, lines_of
 
 ROWS = [[1.0, 2.0, 0], [3.0, 0.0, 1], [0.0, 1.0, 1], [1.0, 1.0, 0]]
@@ -17,6 +19,12 @@ def test_a_line_ends_where_the_pen_is_lifted() -> None:
     (whole,) = lines_of(ROWS, pen=None)
     assert len(whole) == 4
     assert lines_of([]) == []
+
+
+@pytest.mark.parametrize("name", ["a.nothing", "gone/a.png"])
+def test_a_picture_that_cannot_be_written_is_said(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be written"):
+        draw_strokes([ROWS], tmp_path / name)
 
 
 def test_drawings_are_a_picture(tmp_path: Path) -> None:

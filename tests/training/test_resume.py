@@ -123,6 +123,21 @@ def test_nobody_waits_for_the_order_of_an_epoch_to_stop(
     assert same_weights(tmp_path / "straight", folder)
 
 
+def test_work_inside_work_that_may_be_left_changes_nothing_of_it() -> None:
+    left = []
+    with Stop() as stop:
+        try:
+            with stop.interruptible():
+                with stop.interruptible():
+                    pass
+                os.kill(os.getpid(), signal.SIGTERM)
+                time.sleep(0.1)
+                left.append("too late")
+        except Interrupted:
+            left.append("at once")
+    assert left == ["at once"]
+
+
 def test_a_run_that_ends_by_patience_remembers_it(tmp_path: Path) -> None:
     more = {"steps": 1000, "patience": 3, "rate": 1e-9, "evaluate_every": 2, "save_every": 5}
     config = settings("lstm", tmp_path, **more)
