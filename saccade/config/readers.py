@@ -34,6 +34,8 @@ class Tokenizer(Strict):
     decompose: bool = False
     split_punctuation: bool = False  # "end." is two words; its blanks are not restored exactly
     separator: str = ""  # between words, as ";" in V;IND;PST; "" is any blanks
+    # False: a bag, as tags are, whose order means nothing; for a table of task.columns
+    ordered: bool = True
     mask: bool = False  # whether there is <mask>, in place of a token that is hidden
     # <0>, <1> ..., each in place of a span that is hidden
     sentinels: Annotated[int, Field(ge=0, le=1000)] = 0

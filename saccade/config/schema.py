@@ -251,6 +251,17 @@ class Config(Strict):
         copied = getattr(self.decoder, "first_state", "") == "copied"
         if copied and (self.encoder is None or self.encoder.dim != getattr(self.decoder, "dim", 0)):
             raise ValueError("decoder: first_state 'copied' needs an encoder of the same dim")
+        for name in ("source", "target", "tokenizer"):
+            if not getattr(getattr(self.task, name, None), "ordered", True):
+                raise ValueError(
+                    f"task: {name}.ordered = false is for tags, which are a source of their own: "
+                    "set it in task.columns.NAME"
+                )
+        readers = [source.reader for source in self.task.sources(self.data.source)]
+        if readers and not any(getattr(reader, "ordered", True) for reader in readers):
+            raise ValueError(
+                "task: columns: no source is left that has an order: set ordered = true in one"
+            )
         columns = {str(name) for name in self.data.source}
         if columns and (strangers := sorted(self.task.own.keys() - columns)):
             raise ValueError(

@@ -222,9 +222,10 @@ def build_encoders(
     early: bool,
 ) -> encoders.AnyEncoder:
     """An encoder of one source, or of several."""
+    ordered = [in_order(source) for source in sources]
     if len(sources) > 1 and early:
         read = [build_stem(config, source, word_dropout) for source in sources]
-        return encoders.EarlyFusion(read, build_body(config), config.dim)
+        return encoders.EarlyFusion(read, build_body(config), config.dim, ordered)
     each = [build_encoder(config, source, word_dropout) for source in sources]
     return each[0] if len(each) == 1 else encoders.LateFusion(each)
 
@@ -236,7 +237,12 @@ def build_encoder(
 ) -> encoders.Encoder:
     """A stem for the source, and the body that the configuration names."""
     stem = build_stem(config, source, word_dropout)
-    return encoders.Encoder(stem, build_body(config), config.dim)
+    return encoders.Encoder(stem, build_body(config), config.dim, in_order(source))
+
+
+def in_order(source: Source) -> bool:
+    """Whether the order of what a source is made of means anything."""
+    return not isinstance(source, Inventory) or source.ordered
 
 
 def build_stem(

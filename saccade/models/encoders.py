@@ -10,13 +10,17 @@ from saccade.nn.padded import Memory, Padded, end_to_end
 
 
 class Encoder(nn.Module):
-    """One source: its stem makes vectors, its body relates them."""
+    """One source: its stem makes vectors, its body relates them.
 
-    def __init__(self, stem: nn.Module, body: Body, dim: int):
+    Of a source without order the body reads one vector: the sum of all.
+    """
+
+    def __init__(self, stem: nn.Module, body: Body, dim: int, ordered: bool = True):
         super().__init__()
         self.dim = dim
         self.stem = stem
         self.body = body
+        self.ordered = ordered
 
     @property
     def first_stem(self) -> nn.Module:
@@ -24,6 +28,8 @@ class Encoder(nn.Module):
 
     def forward(self, source: Padded) -> Memory:
         read: Padded = self.stem(source)
+        if not self.ordered:
+            read = bag_of(read)
         parts = read.values, read.keep, read.lengths
         if source.view is None:
             return self.body(*parts)  # type: ignore[no-any-return]
@@ -32,11 +38,17 @@ class Encoder(nn.Module):
 
 
 class EarlyFusion(nn.Module):
-    """Several sources, each with a stem and a mark of its own, read end to end by one body."""
+    """Several sources, each with a stem and a mark of its own, read end to end by one body.
 
-    def __init__(self, stems: list[nn.Module], body: Body, dim: int):
+    What has no order, as tags, has no position either: it is added to every position of the
+    others, as in Wu et al. 2021, arxiv.org/abs/2005.10213, no feature is nearer than another.
+    """
+
+    def __init__(self, stems: list[nn.Module], body: Body, dim: int, ordered: Sequence[bool] = ()):
         super().__init__()
         self.dim = dim
+        self.ordered = tuple(ordered) or (True,) * len(stems)
+        assert any(self.ordered), "there is nothing to add a bag to"
         self.stems = nn.ModuleList(stems)
         self.marks = nn.Embedding(len(stems), dim)  # (sources, D)
         self.body = body
@@ -47,12 +59,26 @@ class EarlyFusion(nn.Module):
 
     def forward(self, *sources: Padded) -> Memory:
         marks = self.marks(torch.arange(len(sources), device=sources[0].values.device))
-        parts = []
-        for stem, source, mark in zip(self.stems, sources, marks, strict=True):
+        parts, bags = [], []
+        for stem, source, mark, ordered in zip(
+            self.stems, sources, marks, self.ordered, strict=True
+        ):
             read: Padded = stem(source)
-            parts.append(Padded(read.values + mark.to(read.values.dtype), read.lengths))
+            read = Padded(read.values + mark.to(read.values.dtype), read.lengths)
+            (parts if ordered else bags).append(read)
         x, keep, lengths = one_after_the_other(parts)
+        for bag in bags:
+            x = x + bag_of(bag).values
         return self.body(x, keep, lengths)  # type: ignore[no-any-return]
+
+
+def bag_of(read: Padded) -> Padded:
+    """The sum of each row's vectors, divided by the root of their number, as its only position."""
+    values = read.values
+    if read.keep is not None:
+        values = values * read.keep.unsqueeze(-1)
+    count = read.lengths.to(values.device, values.dtype)[:, None, None]
+    return Padded(values.sum(1, keepdim=True) * count.rsqrt(), torch.ones_like(read.lengths))
 
 
 def one_after_the_other(parts: Sequence[Padded]) -> tuple[Tensor, Tensor | None, Tensor]:

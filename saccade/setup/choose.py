@@ -312,6 +312,7 @@ def _tag_columns(names: Sequence[c.Column], seen: Survey) -> dict[str, Any]:
     for name, cells in zip(names[1:], seen.side_cells, strict=False):
         if (separator := tag_separator(cells)) is not None:
             columns[str(name)] = {"kind": "word", "size": 2000, "separator": separator}
+            columns[str(name)]["ordered"] = False
     return columns
 
 

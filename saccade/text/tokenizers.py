@@ -144,7 +144,8 @@ class Tokenizer:
 
     @property
     def inventory(self) -> Inventory:
-        return Inventory(len(self), self.specials.ids, self.specials.unk)
+        special, unk = self.specials.ids, self.specials.unk
+        return Inventory(len(self), special, unk, self.config.ordered)
 
     def agrees(self, other: "Tokenizer") -> bool:
         """Whether the ids of both mean the same."""
@@ -199,6 +200,12 @@ class Tokenizer:
             )
             for row in rows
         ]
+
+    @property
+    def letters(self) -> list[int]:
+        """The ids of single letters; blanks, digits, marks and punctuation are none."""
+        ids = range(len(self._pieces))
+        return [i for i in ids if len(self._pieces[i]) == 1 and self._pieces[i].isalpha()]
 
     def word_breaks(self) -> tuple[list[bool], list[bool]]:
         """For each id whether a word ends before it, and whether one ends after it.

@@ -43,6 +43,7 @@ class Inventory(NamedTuple):
     size: int
     special: tuple[int, ...] = ()
     unk: int = 0
+    ordered: bool = True  # whether it matters in which order they stand
 
 
 class Vocab:
