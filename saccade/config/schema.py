@@ -248,6 +248,12 @@ class Config(Strict):
                     f"make encoder.dim ({self.encoder.dim}) and decoder.dim ({self.decoder.dim}) "
                     "equal, or use 'dot'"
                 )
+            stepwise = self.decoder.attention != "off" and self.decoder.context == "cell"
+            if stepwise and self.decoder.weight_dropout:
+                raise ValueError(
+                    "decoder: weight_dropout is one choice for all steps, and with attention in "
+                    "the cell each step is run by itself: set context = 'output'"
+                )
         copied = getattr(self.decoder, "first_state", "") == "copied"
         if copied and (self.encoder is None or self.encoder.dim != getattr(self.decoder, "dim", 0)):
             raise ValueError("decoder: first_state 'copied' needs an encoder of the same dim")

@@ -317,6 +317,7 @@ def build_recurrent(config: c.RecurrentEncoder) -> Recurrent | Separate:
             config.num_layers,
             bidirectional=both,
             dropout=config.dropout,
+            weight_dropout=config.weight_dropout,
             residual=config.residual,
         )
 
@@ -342,6 +343,7 @@ def build_decoder(
                 config.dim,
                 config.num_layers,
                 dropout=config.dropout,
+                weight_dropout=config.weight_dropout,
                 residual=config.residual,
             )
             return decoders.RecurrentDecoder(
