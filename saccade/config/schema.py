@@ -257,12 +257,23 @@ class Config(Strict):
         copied = getattr(self.decoder, "first_state", "") == "copied"
         if copied and (self.encoder is None or self.encoder.dim != getattr(self.decoder, "dim", 0)):
             raise ValueError("decoder: first_state 'copied' needs an encoder of the same dim")
+        spelled = [r for r in self.task.own.values() if getattr(r, "spelled", False)]
         for name in ("source", "target", "tokenizer"):
+            reader = getattr(self.task, name, None)
+            if getattr(reader, "spelled", False) and not isinstance(self.task, Tag):
+                spelled.append(reader)
             if not getattr(getattr(self.task, name, None), "ordered", True):
                 raise ValueError(
                     f"task: {name}.ordered = false is for tags, which are a source of their own: "
                     "set it in task.columns.NAME"
                 )
+        if spelled:
+            raise ValueError("task: spelled = true is for task.tokenizer of the task 'tag' alone")
+        if cut == "word" and self.task.reader.spelled and self.data.units == "characters":
+            raise ValueError(
+                "task: tokenizer.spelled: where data.units = 'characters' a word is one character: "
+                "set it to false"
+            )
         readers = [source.reader for source in self.task.sources(self.data.source)]
         if readers and not any(getattr(reader, "ordered", True) for reader in readers):
             raise ValueError(

@@ -256,6 +256,8 @@ def build_stem(
         segments = config.segments if isinstance(config, c.TransformerEncoder) else 0
         separator = source.special[SEPARATOR] if len(source.special) > SEPARATOR else -1
         words = build_word_dropout(source, word_dropout)
+        if source.spelled:
+            return stems.SpelledStem(embedding, words)
         return stems.TextStem(embedding, words, segments, separator)
     reader, size, dim = source.reader, source.size, config.dim
     match reader:

@@ -32,7 +32,8 @@ class Encoder(nn.Module):
             read = bag_of(read)
         parts = read.values, read.keep, read.lengths
         if source.view is None:
-            return self.body(*parts)  # type: ignore[no-any-return]
+            memory: Memory = self.body(*parts)
+            return memory if read.words is None else memory._replace(words=read.words)
         assert isinstance(self.body, TransformerBody)
         return self.body(*parts, source.view)  # type: ignore[no-any-return]
 

@@ -111,6 +111,9 @@ def _with_defaults(
         chosen = defaults(like, seen, raw.get("decoder", {}))
         if raw["data"].get("units") == "characters":
             chosen = _merge(_characters(seen), chosen)
+        elif kind == "tag" and "kind" in raw["task"].get("tokenizer", {}):
+            chosen["train"]["batch_tokens"] //= 4  # positions are pieces, of which a word has few
+            chosen["task"].pop("tokenizer")
     if numbers:
         chosen = number_defaults(raw["task"], raw["data"]["source"], chosen, seen)
     if kind == "translate" and "columns" not in raw["task"] and not raw["task"].get("joint"):
@@ -371,13 +374,17 @@ def _classify(seen: Survey) -> dict[str, Any]:
 
 def _tag(seen: Survey) -> dict[str, Any]:
     n = seen.count
+    tokenizer: dict[str, Any] = {"kind": "word", "size": 30_000, "min_count": 2, "spelled": True}
+    if all(len(word) == 1 for row in seen.first for word in row.source):
+        tokenizer |= {"min_count": 1, "spelled": False}  # a sequence of symbols, such as a protein
     return {
-        "task": {"tokenizer": {"kind": "bpe", "size": 1000 if n < 2000 else 4000}},
+        "task": {"tokenizer": tokenizer},
         "encoder": {"kind": "recurrent", "dim": 256, "num_layers": 2, "dropout": 0.4},
         "head": {"kind": "per_word", "dropout": 0.4},
         "train": {
             "rate": 2e-3,
-            "batch_tokens": _batch(n, smallest=512, largest=2048),
+            # of words and their characters
+            "batch_tokens": 4 * _batch(n, smallest=512, largest=2048),
             "word_dropout": 0.05,
             "average": 0.995,
             "warmup": 100,
@@ -389,7 +396,7 @@ def _tag(seen: Survey) -> dict[str, Any]:
 def _characters(seen: Survey) -> dict[str, Any]:
     """What is otherwise where a label stands at every character: rows are long, and symbols few."""
     return {
-        "task": {"tokenizer": {"kind": "word", "size": 2000}},
+        "task": {"tokenizer": {"kind": "word", "size": 2000, "min_count": 1, "spelled": False}},
         "train": {"batch_tokens": 8192, "word_dropout": 0.0},
     }
 

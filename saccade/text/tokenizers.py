@@ -145,7 +145,7 @@ class Tokenizer:
     @property
     def inventory(self) -> Inventory:
         special, unk = self.specials.ids, self.specials.unk
-        return Inventory(len(self), special, unk, self.config.ordered)
+        return Inventory(len(self), special, unk, self.config.ordered, self.config.spelled)
 
     def agrees(self, other: "Tokenizer") -> bool:
         """Whether the ids of both mean the same."""
@@ -293,7 +293,10 @@ def _units(config: c.Tokenizer, text: str) -> list[str] | str:
         text = text.translate(_APART).replace(" < unk > ", " <unk> ")
     match config.kind:
         case "word":
-            return [word for word in text.split(config.separator or None) if word]
+            words = [word for word in text.split(config.separator or None) if word]
+            if config.spelled:  # no word begins with a blank
+                return [unit for word in words for unit in (word, *(f" {char}" for char in word))]
+            return words
         case "char":
             return text
         case "bpe":
@@ -320,7 +323,8 @@ def alphabet(config: c.Tokenizer, text: str) -> Sequence[str]:
     if config.kind == "bytes":
         return ""
     if config.kind in ("word", "char"):
-        return _units(config, text)
+        units = _units(config, text)
+        return [unit for unit in units if unit[0] != " "] if config.spelled else units
     return text.lower() if config.lowercase else text
 
 
