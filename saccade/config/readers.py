@@ -34,7 +34,7 @@ class Tokenizer(Strict):
     decompose: bool = False
     split_punctuation: bool = False  # "end." is two words; its blanks are not restored exactly
     separator: str = ""  # between words, as ";" in V;IND;PST; "" is any blanks
-    # False: a bag, as tags are, whose order means nothing; for a table of task.columns
+    # False: a set, as tags are, whose order means nothing; for a table of task.columns
     ordered: bool = True
     # of kind word, for tag: a word is known by what it is and by its characters, which follow it
     spelled: bool = False

@@ -274,11 +274,6 @@ class Config(Strict):
                 "task: tokenizer.spelled: where data.units = 'characters' a word is one character: "
                 "set it to false"
             )
-        readers = [source.reader for source in self.task.sources(self.data.source)]
-        if readers and not any(getattr(reader, "ordered", True) for reader in readers):
-            raise ValueError(
-                "task: columns: no source is left that has an order: set ordered = true in one"
-            )
         columns = {str(name) for name in self.data.source}
         if columns and (strangers := sorted(self.task.own.keys() - columns)):
             raise ValueError(

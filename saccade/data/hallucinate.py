@@ -37,9 +37,9 @@ def hallucinated(
         one = slice(source.starts[row], source.starts[row + 1])
         other = slice(target.starts[row], target.starts[row + 1])
         for a, b in stem_of(source.ids[one], target.ids[other]):
-            new = rng.choice(drawn), rng.random()
-            if read[one][a] in drawn and new[1] < REPLACED_SHARE:
-                read[one.start + a] = said[other.start + b] = new[0]
+            new, chance = rng.choice(drawn), rng.random()
+            if chance < REPLACED_SHARE and read[one.start + a] in drawn:
+                read[one.start + a] = said[other.start + b] = new
     sources = (replace(source, ids=read), *corpus.sources[1:])
     return Corpus(sources, replace(target, ids=said))
 

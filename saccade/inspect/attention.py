@@ -78,10 +78,7 @@ def source_names(
     ):
         if isinstance(reader, Text):
             assert isinstance(column, Column)
-            tokens = reader.tokenizer.tokens(column[0])
-            if not reader.inventory.ordered:  # one vector, or none of its own
-                tokens = [] if task.config.task.early else [" ".join(tokens)]
-            names.append(tokens)
+            names.append(reader.tokenizer.tokens(column[0]))
         else:
             names.append([cells[0][0]] if isinstance(reader, SourceLabels) else None)
     left = positions - sum(len(one) for one in names if one is not None)

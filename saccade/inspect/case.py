@@ -103,20 +103,6 @@ class Case(ABC):
         ends = [0, *accumulate(v.size(1) for v in self.vectors)]
         return [range(*pair) for pair in pairwise(ends)]
 
-    @property
-    def remembered(self) -> list[list[str]]:
-        """For each source what its positions in the memory are called, where a body leaves all."""
-        encoder = self.network.encoder
-        found = [[self.names[i] for i in span] for span in self.spans]
-        match encoder:
-            case EarlyFusion():  # what has no order is added to the others
-                pairs = zip(found, encoder.ordered, strict=True)
-                return [names if ordered else [] for names, ordered in pairs]
-            case LateFusion():
-                pairs = zip(found, (one.ordered for one in encoder.encoders), strict=True)  # type: ignore[union-attr]
-                return [names if ordered else [" ".join(names)] for names, ordered in pairs]
-        return found
-
     @cached_property
     def neutral(self) -> Vectors:
         """Vectors that say nothing: of tokens the mean of all, of others those of an empty input.

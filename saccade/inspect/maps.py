@@ -147,8 +147,7 @@ def placed(case: Case, path: str, maps: Float[Tensor, "H T S"]) -> Module:
     module = case.network.get_submodule(path)
     start = 0
     if ".encoders." in f".{path}":  # of several sources each has its own
-        number = int(path.split("encoders.")[1].partition(".")[0])
-        start = sum(map(len, case.remembered[:number]))
+        start = case.spans[int(path.split("encoders.")[1].partition(".")[0])].start
     match module:
         case CrossAttention():
             return Module(path, "cross", "target", "source", 0, 0, maps)
@@ -177,8 +176,7 @@ def source_names(case: Case, modules: list[Module]) -> list[str]:
     over = [m.maps.size(2) + m.column_start for m in modules if m.columns == "source"]
     if not over:
         return case.names
-    names = [name for some in case.remembered for name in some]
-    return names if max(over) == len(names) else grouped(names, max(over))
+    return case.names if max(over) == len(case.names) else grouped(case.names, max(over))
 
 
 def entropy(maps: Float[Tensor, "H T S"]) -> Float[Tensor, "H"]:

@@ -237,7 +237,7 @@ def build_encoder(
 ) -> encoders.Encoder:
     """A stem for the source, and the body that the configuration names."""
     stem = build_stem(config, source, word_dropout)
-    return encoders.Encoder(stem, build_body(config), config.dim, in_order(source))
+    return encoders.Encoder(stem, build_body(config), config.dim)
 
 
 def in_order(source: Source) -> bool:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from saccade.nn.bodies import Body, TransformerBody
@@ -10,17 +11,13 @@ from saccade.nn.padded import Memory, Padded, end_to_end
 
 
 class Encoder(nn.Module):
-    """One source: its stem makes vectors, its body relates them.
+    """One source: its stem makes vectors, its body relates them."""
 
-    Of a source without order the body reads one vector: the sum of all.
-    """
-
-    def __init__(self, stem: nn.Module, body: Body, dim: int, ordered: bool = True):
+    def __init__(self, stem: nn.Module, body: Body, dim: int):
         super().__init__()
         self.dim = dim
         self.stem = stem
         self.body = body
-        self.ordered = ordered
 
     @property
     def first_stem(self) -> nn.Module:
@@ -28,8 +25,6 @@ class Encoder(nn.Module):
 
     def forward(self, source: Padded) -> Memory:
         read: Padded = self.stem(source)
-        if not self.ordered:
-            read = bag_of(read)
         parts = read.values, read.keep, read.lengths
         if source.view is None:
             memory: Memory = self.body(*parts)
@@ -41,15 +36,14 @@ class Encoder(nn.Module):
 class EarlyFusion(nn.Module):
     """Several sources, each with a stem and a mark of its own, read end to end by one body.
 
-    What has no order, as tags, has no position either: it is added to every position of the
-    others, as in Wu et al. 2021, arxiv.org/abs/2005.10213, no feature is nearer than another.
+    The sum of what has no order, as tags, is added to every position of the others: no tag is
+    nearer to a letter than another (Wu et al. 2021, arxiv.org/abs/2005.10213).
     """
 
     def __init__(self, stems: list[nn.Module], body: Body, dim: int, ordered: Sequence[bool] = ()):
         super().__init__()
         self.dim = dim
         self.ordered = tuple(ordered) or (True,) * len(stems)
-        assert any(self.ordered), "there is nothing to add a bag to"
         self.stems = nn.ModuleList(stems)
         self.marks = nn.Embedding(len(stems), dim)  # (sources, D)
         self.body = body
@@ -60,26 +54,29 @@ class EarlyFusion(nn.Module):
 
     def forward(self, *sources: Padded) -> Memory:
         marks = self.marks(torch.arange(len(sources), device=sources[0].values.device))
-        parts, bags = [], []
-        for stem, source, mark, ordered in zip(
-            self.stems, sources, marks, self.ordered, strict=True
-        ):
+        parts = []
+        for stem, source, mark in zip(self.stems, sources, marks, strict=True):
             read: Padded = stem(source)
-            read = Padded(read.values + mark.to(read.values.dtype), read.lengths)
-            (parts if ordered else bags).append(read)
+            parts.append(Padded(read.values + mark.to(read.values.dtype), read.lengths))
+        pairs = list(zip(parts, self.ordered, strict=True))
+        bags = [bag_of(part) for part, ordered in pairs if not ordered]
+        if bags:
+            bag = torch.stack(bags).sum(0)
+            parts = [
+                Padded(part.values + bag, part.lengths) if ordered else part
+                for part, ordered in pairs
+            ]
         x, keep, lengths = one_after_the_other(parts)
-        for bag in bags:
-            x = x + bag_of(bag).values
         return self.body(x, keep, lengths)  # type: ignore[no-any-return]
 
 
-def bag_of(read: Padded) -> Padded:
-    """The sum of each row's vectors, divided by the root of their number, as its only position."""
+def bag_of(read: Padded) -> Float[Tensor, "B 1 D"]:
+    """The sum of each row's vectors, divided by the root of their number."""
     values = read.values
     if read.keep is not None:
         values = values * read.keep.unsqueeze(-1)
     count = read.lengths.to(values.device, values.dtype)[:, None, None]
-    return Padded(values.sum(1, keepdim=True) * count.rsqrt(), torch.ones_like(read.lengths))
+    return values.sum(1, keepdim=True) * count.rsqrt()
 
 
 def one_after_the_other(parts: Sequence[Padded]) -> tuple[Tensor, Tensor | None, Tensor]:

@@ -217,10 +217,11 @@ def weights_of(layer: nn.RNNBase, dropped: float = 0.0) -> list[Tensor]:
 
     A share of those that are multiplied with the state before is dropped.
     """
-    found = []
-    for name, weight in layer.named_parameters():
+    found: list[Tensor] = []
+    for name, parameter in layer.named_parameters():
+        weight: Tensor = parameter
         if dropped and name.startswith("weight_hh"):
-            with slice_of(None):  # weights have no rows: a part of a batch drops what the whole does
+            with slice_of(None):  # weights have no rows: a part of a batch drops what all does
                 weight = dropout(weight, dropped, True)
         found.append(weight)
     return found
@@ -238,11 +239,10 @@ def run_dropped(
     if lengths is not None:
         assert state is None
         return _read_padding(layer, x, lengths, weights)
-    if state is None:
-        directions = 2 if layer.bidirectional else 1
-        zero = x.new_zeros(directions, x.size(0), layer.hidden_size)
-        before = (zero, zero) if isinstance(layer, nn.LSTM) else (zero,)
-    else:
+    directions = 2 if layer.bidirectional else 1
+    zero = x.new_zeros(directions, x.size(0), layer.hidden_size)
+    before: tuple[Tensor, ...] = (zero, zero)
+    if state is not None:
         before = tuple(part.unsqueeze(0).contiguous() for part in state)
     output, last = _kernel(layer, x, before, weights, layer.bidirectional)
     return output, tuple(torch.cat(part.unbind(0), -1) for part in last)
@@ -255,7 +255,7 @@ def _kernel(
     weights: list[Tensor],
     both: bool,
 ) -> tuple[Float[Tensor, "B T D"], tuple[Tensor, ...]]:
-    """Torch's kernel for all steps of a layer, with these weights; states are (directions, B, H)."""
+    """Torch's kernel for all steps of a layer, by these weights; states are (directions, B, H)."""
     options: tuple[Any, ...] = weights, True, 1, 0.0, layer.training, both, True
     match layer:
         case nn.LSTM():

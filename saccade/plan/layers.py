@@ -130,8 +130,7 @@ def _encoder(encoder: AnyEncoder, shape: Shape) -> Generator[Pair, None, Memory]
         case EarlyFusion():
             S = 0
             for i, (stem, size) in enumerate(zip(encoder.stems, shape.sources, strict=True)):
-                own = yield from _stem(f"encoder.stems.{i}", stem, B, size)
-                S += own if encoder.ordered[i] else 0
+                S += yield from _stem(f"encoder.stems.{i}", stem, B, size)
             yield encoder.marks, Layer("encoder.marks", 0, Cost())
             S = yield from _body("encoder.body", encoder.body, B, S, encoder.dim)
         case LateFusion():
@@ -140,7 +139,6 @@ def _encoder(encoder: AnyEncoder, shape: Shape) -> Generator[Pair, None, Memory]
                 assert isinstance(one, Encoder)
                 path = f"encoder.encoders.{i}"
                 own = yield from _stem(f"{path}.stem", one.stem, B, size)
-                own = own if one.ordered else 1
                 S += yield from _body(f"{path}.body", one.body, B, own, one.dim)
             yield encoder.marks, Layer("encoder.marks", 0, Cost())
         case _:

@@ -29,6 +29,7 @@ from saccade.setup.pretrain import pretrain_defaults
 from saccade.setup.series import fill_forecast, is_forecast, least_forecast
 from saccade.setup.survey import Survey, survey, tag_separator
 
+MAX_TO_HALLUCINATE = 1000  # pairs of a word with tags and its form
 MAX_TO_EDIT = 20_000  # pairs of strings: with more, attention learns what edits are told
 
 
@@ -134,6 +135,8 @@ def _with_defaults(
         whole["task"].pop("joint", None)
     if not whole["task"].get("joint") and "copy" not in raw.get("decoder", {}):
         whole.get("decoder", {}).pop("copy", None)  # of what is written in another vocabulary
+    if _few_inflections(whole, seen):
+        whole["task"].setdefault("hallucinate", 0.5)
     return c.parse(whole, where)
 
 
@@ -236,6 +239,17 @@ def _shareable(whole: dict[str, Any]) -> bool:
     same = task.get("source") == task.get("target") and len(widths) == 1
     edits = whole.get("decoder", {}).get("kind") == "edit"
     return same and (edits or not task.get("columns"))
+
+
+def _few_inflections(whole: dict[str, Any], seen: Survey) -> bool:
+    """Whether few words and tags are to become other forms: a stem may be of any letters then.
+
+    Where there are no tags, as in spelling, letters that never stand together would mislead.
+    """
+    columns = whole["task"].get("columns", {}).values()
+    tagged = any(isinstance(one, dict) and not one.get("ordered", True) for one in columns)
+    copied = whole.get("decoder", {}).get("copy", False) and seen.one_word
+    return tagged and copied and seen.count < MAX_TO_HALLUCINATE
 
 
 def defaults(kind: str, seen: Survey, decoder: Mapping[str, Any] | None = None) -> dict[str, Any]:

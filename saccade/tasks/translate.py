@@ -11,6 +11,7 @@ from saccade import config as c
 from saccade.data.batches import Batches, in_order
 from saccade.data.corpora import Corpus
 from saccade.data.fields import TargetText, Text
+from saccade.data.hallucinate import hallucinated
 from saccade.data.kinds import (
     Known,
     Readable,
@@ -19,7 +20,6 @@ from saccade.data.kinds import (
     fitted,
     load_field,
 )
-from saccade.data.hallucinate import hallucinated
 from saccade.data.lines import Example
 from saccade.metrics import captions, summaries, trees
 from saccade.metrics import text as metrics

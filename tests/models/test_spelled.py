@@ -94,6 +94,8 @@ def test_part_of_a_batch_is_as_wide_as_the_whole() -> None:
     part = whole.rows(torch.tensor([0, 1]))
     with torch.inference_mode(), slice_of(RowSlice(0, 2, 3, words=5)):
         logits = net.logits((part,))
+        words = net.encoder.stem(part).values  # type: ignore[union-attr, operator]
+    assert words.shape[1] == 5  # dropout draws as many numbers for a row as in the whole
     assert logits.shape[1] == 5
     with torch.inference_mode():
         assert torch.allclose(logits[:, :3], net.logits((whole,))[:2, :3], atol=1e-5)
