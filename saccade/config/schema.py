@@ -257,11 +257,10 @@ class Config(Strict):
         copied = getattr(self.decoder, "first_state", "") == "copied"
         if copied and (self.encoder is None or self.encoder.dim != getattr(self.decoder, "dim", 0)):
             raise ValueError("decoder: first_state 'copied' needs an encoder of the same dim")
-        spelled = [r for r in self.task.own.values() if getattr(r, "spelled", False)]
+        spelled = any(getattr(one, "spelled", False) for one in self.task.own.values())
         for name in ("source", "target", "tokenizer"):
             reader = getattr(self.task, name, None)
-            if getattr(reader, "spelled", False) and not isinstance(self.task, Tag):
-                spelled.append(reader)
+            spelled |= getattr(reader, "spelled", False) and not isinstance(self.task, Tag)
             if not getattr(getattr(self.task, name, None), "ordered", True):
                 raise ValueError(
                     f"task: {name}.ordered = false is for tags, which are a source of their own: "
