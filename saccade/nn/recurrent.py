@@ -196,7 +196,12 @@ def run_layer(
         output, _ = pad_packed_sequence(output, batch_first=True, total_length=x.size(1))
     parts = last if isinstance(last, tuple) else (last,)
     parts = parts if lengths is None else parts[:1]
-    return output, tuple(torch.cat(part.unbind(0), -1) for part in parts)
+    return output, _side_by_side(parts)
+
+
+def _side_by_side(states: tuple[Tensor, ...]) -> LayerState:
+    """States of a kernel, (directions, B, H), with both directions in one row."""
+    return tuple(torch.cat(state.unbind(0), -1) for state in states)
 
 
 MIN_REAL_SHARE = 0.6  # of all positions
@@ -245,7 +250,7 @@ def run_dropped(
     if state is not None:
         before = tuple(part.unsqueeze(0).contiguous() for part in state)
     output, last = _kernel(layer, x, before, weights, layer.bidirectional)
-    return output, tuple(torch.cat(part.unbind(0), -1) for part in last)
+    return output, _side_by_side(last)
 
 
 def _kernel(
