@@ -18,6 +18,8 @@ class Recurrent(Strict):
     dim: Positive = 256
     num_layers: Layers = 1
     dropout: Share = 0.2
+    # a share of the weights from step to step (DropConnect), in training
+    weight_dropout: Share = 0.0
     residual: bool = False  # around every layer but the first
 
 

@@ -34,6 +34,10 @@ class Tokenizer(Strict):
     decompose: bool = False
     split_punctuation: bool = False  # "end." is two words; its blanks are not restored exactly
     separator: str = ""  # between words, as ";" in V;IND;PST; "" is any blanks
+    # False: a set, as tags are, whose order means nothing; for a table of task.columns
+    ordered: bool = True
+    # of kind word, for tag: a word is known by what it is and by its characters, which follow it
+    spelled: bool = False
     mask: bool = False  # whether there is <mask>, in place of a token that is hidden
     # <0>, <1> ..., each in place of a span that is hidden
     sentinels: Annotated[int, Field(ge=0, le=1000)] = 0
@@ -42,6 +46,8 @@ class Tokenizer(Strict):
     def words(self) -> Self:
         if self.separator and self.kind != "word":
             raise ValueError(f"separator stands between words; the kind is '{self.kind}'")
+        if self.spelled and self.kind != "word":
+            raise ValueError(f"spelled is about whole words; '{self.kind}' cuts them already")
         if self.split_punctuation and self.kind in ("char", "bytes"):
             raise ValueError(f"split_punctuation is about words; '{self.kind}' has none")
         if self.decompose and self.kind != "char":

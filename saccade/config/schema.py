@@ -289,6 +289,13 @@ def _decoder(config: Config) -> Iterator[str]:
             f"make encoder.dim ({encoder.dim}) and decoder.dim ({decoder.dim}) "
             "equal, or use 'dot'"
         )
+    stepwise = isinstance(decoder, RecurrentDecoder) and decoder.weight_dropout > 0.0
+    attends = encoder is not None and getattr(decoder, "attention", "off") != "off"
+    if stepwise and attends and getattr(decoder, "context", "") == "cell":
+        yield (
+            "decoder: weight_dropout is one choice for all steps, and with attention in "
+            "the cell each step is run by itself: set context = 'output'"
+        )
     copied = getattr(decoder, "first_state", "") == "copied"
     if copied and (encoder is None or encoder.dim != getattr(decoder, "dim", 0)):
         yield "decoder: first_state 'copied' needs an encoder of the same dim"
@@ -325,6 +332,28 @@ def _columns(config: Config) -> Iterator[str]:
         )
 
 
+def _words(config: Config) -> Iterator[str]:
+    """Words by their characters are for taggers, and tags without order for columns."""
+    task = config.task
+    spelled = any(getattr(one, "spelled", False) for one in task.own.values())
+    for name in ("source", "target", "tokenizer"):
+        reader = getattr(task, name, None)
+        spelled |= getattr(reader, "spelled", False) and not isinstance(task, Tag)
+        if not getattr(reader, "ordered", True):
+            yield (
+                f"task: {name}.ordered = false is for tags, which are a source of their own: "
+                "set it in task.columns.NAME"
+            )
+    if spelled:
+        yield "task: spelled = true is for task.tokenizer of the task 'tag' alone"
+    words = isinstance(task, Tag) and task.tokenizer.kind == "word" and task.tokenizer.spelled
+    if words and config.data.units == "characters":
+        yield (
+            "task: tokenizer.spelled: where data.units = 'characters' a word is one character: "
+            "set it to false"
+        )
+
+
 def _joint(config: Config) -> Iterator[str]:
     task, encoder, decoder = config.task, config.encoder, config.decoder
     if not isinstance(task, Translate) or not task.joint:
@@ -356,5 +385,6 @@ CHECKS: tuple[Callable[[Config], Iterator[str]], ...] = (
     _decoder,
     _lengths,
     _columns,
+    _words,
     _joint,
 )

@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 
 from saccade.config.networks import HEADS, Frame
 from saccade.config.objectives import OBJECTIVES, Masked, Objective, Part, Spans
-from saccade.config.readers import Label, Numbers, Positive, Reader, Strict, Tokenizer, Tuple
+from saccade.config.readers import Label, Numbers, Positive, Reader, Share, Strict, Tokenizer, Tuple
 
 Column = int | str
 VECTOR = "vector"  # the source that the columns of data.vector make
@@ -188,11 +188,22 @@ class Translate(TaskSettings):
     # early: one body reads all sources end to end; late: each has its own, and memories are joined
     fusion: Literal["early", "late"] = "early"
     joint: bool = False  # one vocabulary, trained on both sides, and one embedding table
+    # in training: a share of pairs whose stem, what both sides share, is of random letters
+    hallucinate: Share = 0.0
     # the best model is by this
     metric: Literal[
         "bleu", "chrf", "cider", "rouge", "token_f1", "exact_match", "bracket_f1", "perplexity",
         "sequence_error", "token_error", "word_error", "char_error"
     ] = "bleu"  # fmt: skip
+
+    @model_validator(mode="after")
+    def shares_letters(self) -> Self:
+        if self.hallucinate and not (self.joint and self.source.kind == "char"):
+            raise ValueError(
+                "hallucinate puts other letters into both sides of a pair: set joint = true and "
+                "source.kind = 'char'"
+            )
+        return self
 
     def texts(self, names: Sequence[Column]) -> list[Source]:
         if self.joint:

@@ -88,6 +88,8 @@ class Text(Field):
             tokenizer.encode([cell[i] if i < len(cell) else "" for cell in cells])
             for i in range(width)
         ]
+        if not tokenizer.config.ordered:  # whatever the order in which they are written
+            columns = [[sorted(ids) for ids in column] for column in columns]
         rows = [[*before, *ids] for ids in columns[0]]
         for column in columns[1:]:
             for row, ids in zip(rows, column, strict=True):

@@ -106,6 +106,8 @@ def read_sources(run: Run, source: Source) -> tuple[tuple[Padded, ...], list[lis
 
 def names_of(field: Any, row: Padded, cells: Sequence[Any]) -> list[str] | None:
     """What the positions of a row are called: tokens as they are, labels by name."""
+    if isinstance(field, Text) and field.inventory.spelled:
+        return list(cells[0])  # a position for each word
     if isinstance(field, Text):
         return field.tokenizer.tokens(row.values[0].tolist())
     return [cells[0][0]] if isinstance(field, SourceLabels) else None

@@ -223,9 +223,10 @@ def build_encoders(
     early: bool,
 ) -> encoders.AnyEncoder:
     """An encoder of one source, or of several."""
+    ordered = [in_order(source) for source in sources]
     if len(sources) > 1 and early:
         read = [build_stem(config, source, word_dropout) for source in sources]
-        return encoders.EarlyFusion(read, build_body(config), config.dim)
+        return encoders.EarlyFusion(read, build_body(config), config.dim, ordered)
     each = [build_encoder(config, source, word_dropout) for source in sources]
     return each[0] if len(each) == 1 else encoders.LateFusion(each)
 
@@ -240,6 +241,11 @@ def build_encoder(
     return encoders.Encoder(stem, build_body(config), config.dim)
 
 
+def in_order(source: Source) -> bool:
+    """Whether the order of what a source is made of means anything."""
+    return not isinstance(source, Inventory) or source.ordered
+
+
 def build_stem(
     config: c.Encoder,
     source: Source,
@@ -251,6 +257,8 @@ def build_stem(
         segments = config.segments if isinstance(config, c.TransformerEncoder) else 0
         separator = source.special[SEPARATOR] if len(source.special) > SEPARATOR else -1
         words = build_word_dropout(source, word_dropout)
+        if source.spelled:
+            return stems.SpelledStem(embedding, words)
         return stems.TextStem(embedding, words, segments, separator)
     reader, size, dim = source.reader, source.size, config.dim
     match reader:
@@ -312,6 +320,7 @@ def build_recurrent(config: c.RecurrentEncoder) -> Recurrent | Separate:
             config.num_layers,
             bidirectional=both,
             dropout=config.dropout,
+            weight_dropout=config.weight_dropout,
             residual=config.residual,
         )
 
@@ -337,6 +346,7 @@ def build_decoder(
                 config.dim,
                 config.num_layers,
                 dropout=config.dropout,
+                weight_dropout=config.weight_dropout,
                 residual=config.residual,
             )
             return decoders.RecurrentDecoder(

@@ -172,7 +172,9 @@ class Tagger(Labeller):
 
     def logits(self, sources: Sequence[Padded]) -> Float[Tensor, "B words labels"]:
         (source,) = sources
-        return self.head(self.encoder(source), source.words)  # type: ignore[no-any-return]
+        memory: Memory = self.encoder(source)
+        words = source.words if memory.words is None else memory.words
+        return self.head(memory, words)  # type: ignore[no-any-return]
 
     def forward(self, batch: Batch, carry: Any = None, progress: float = 1.0) -> tuple[Loss, None]:
         return self.label_loss(batch, batch.target.scored(batch.target.values)), None

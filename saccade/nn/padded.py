@@ -100,6 +100,7 @@ class Memory(NamedTuple):
     summary: Float[Tensor, "B D"]  # one vector: a recurrent network's last state, else the mean
     tokens: Int[Tensor, "B S"] | None = None  # that a decoder may copy; -1 is none
     others: tuple["Memory", ...] = ()  # those of the other members of an ensemble
+    words: Int[Tensor, "B S"] | None = None  # of each position, where a stem has put words together
 
 
 def end_to_end(memories: Sequence[Memory]) -> Memory:

@@ -5,14 +5,14 @@ their states are batch-first, so that a search can repeat and reorder them like 
 """
 
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from saccade.nn.dropout import Dropout
+from saccade.nn.dropout import Dropout, dropout, slice_of
 
 Cell = Literal["elman", "elman_relu", "gru", "lstm"]
 LayerState = tuple[Tensor, ...]  # (h,), or (h, c) of an LSTM: each (B, directions * H)
@@ -36,7 +36,11 @@ def build_layer(cell: Cell, input_dim: int, dim: int, bidirectional: bool = Fals
 
 
 class Recurrent(nn.Module):
-    """Stacked recurrent layers: (B, T, input_dim) -> (B, T, dim), and every layer's last state."""
+    """Stacked recurrent layers: (B, T, input_dim) -> (B, T, dim), and every layer's last state.
+
+    With `weight_dropout` a share of the weights from step to step is zeroed in training, the same
+    for all rows and steps of a call: DropConnect. Merity et al. 2018, arxiv.org/abs/1708.02182
+    """
 
     def __init__(
         self,
@@ -47,6 +51,7 @@ class Recurrent(nn.Module):
         *,
         bidirectional: bool = False,
         dropout: float = 0.0,
+        weight_dropout: float = 0.0,
         residual: bool = False,
     ):
         super().__init__()
@@ -61,6 +66,7 @@ class Recurrent(nn.Module):
             for i in range(num_layers)
         )
         self.drop = Dropout(dropout)
+        self.weight_dropout = weight_dropout
 
     def forward(
         self,
@@ -86,7 +92,11 @@ class Recurrent(nn.Module):
         for i, layer in enumerate(self.layers):
             before = x
             past = None if state is None else state[i]
-            x, last = run_layer(layer, self.drop(x) if i else x, past, lengths)
+            x = self.drop(x) if i else x
+            if self.training and self.weight_dropout:
+                x, last = run_dropped(layer, x, past, lengths, self.weight_dropout)
+            else:
+                x, last = run_layer(layer, x, past, lengths)
             if i and self.residual:
                 x = x + before
             outputs.append(x)
@@ -175,7 +185,7 @@ def run_layer(
     if not isinstance(layer, nn.RNNBase):  # a layer that knows single steps alone
         return _step_by_step(layer, x, state, lengths)
     if lengths is not None and state is None and _reads_padding(layer, x, lengths):
-        return _read_padding(layer, x, lengths)
+        return _read_padding(layer, x, lengths, weights_of(layer))
     before = None if state is None else tuple(part.unsqueeze(0).contiguous() for part in state)
     given = before if before is None or len(before) > 1 else before[0]
     if lengths is None:
@@ -186,7 +196,12 @@ def run_layer(
         output, _ = pad_packed_sequence(output, batch_first=True, total_length=x.size(1))
     parts = last if isinstance(last, tuple) else (last,)
     parts = parts if lengths is None else parts[:1]
-    return output, tuple(torch.cat(part.unbind(0), -1) for part in parts)
+    return output, _side_by_side(parts)
+
+
+def _side_by_side(states: tuple[Tensor, ...]) -> LayerState:
+    """States of a kernel, (directions, B, H), with both directions in one row."""
+    return tuple(torch.cat(state.unbind(0), -1) for state in states)
 
 
 MIN_REAL_SHARE = 0.6  # of all positions
@@ -202,10 +217,67 @@ def _reads_padding(layer: nn.RNNBase, x: Tensor, lengths: Tensor) -> bool:
     return known and int(lengths.sum()) >= MIN_REAL_SHARE * x.size(0) * x.size(1)
 
 
-def _read_padding(
-    layer: nn.RNNBase, x: Float[Tensor, "B T C"], lengths: Int[Tensor, "B"]
+def weights_of(layer: nn.RNNBase, dropped: float = 0.0) -> list[Tensor]:
+    """The weights of a layer in the order that torch's kernels want, for each direction four.
+
+    A share of those that are multiplied with the state before is dropped.
+    """
+    found: list[Tensor] = []
+    for name, parameter in layer.named_parameters():
+        weight: Tensor = parameter
+        if dropped and name.startswith("weight_hh"):
+            with slice_of(None):  # weights have no rows: a part of a batch drops what all does
+                weight = dropout(weight, dropped, True)
+        found.append(weight)
+    return found
+
+
+def run_dropped(
+    layer: nn.RNNBase,
+    x: Float[Tensor, "B T C"],
+    state: LayerState | None,
+    lengths: Int[Tensor, "B"] | None,
+    dropped: float,
 ) -> tuple[Float[Tensor, "B T D"], LayerState]:
-    """The outputs of an LSTM, zeros beyond each row's end, and h at its end.
+    """The same as `run_layer` in training, with a share of the recurrent weights dropped."""
+    weights = weights_of(layer, dropped)
+    if lengths is not None:
+        assert state is None
+        return _read_padding(layer, x, lengths, weights)
+    directions = 2 if layer.bidirectional else 1
+    zero = x.new_zeros(directions, x.size(0), layer.hidden_size)
+    before: tuple[Tensor, ...] = (zero, zero)
+    if state is not None:
+        before = tuple(part.unsqueeze(0).contiguous() for part in state)
+    output, last = _kernel(layer, x, before, weights, layer.bidirectional)
+    return output, _side_by_side(last)
+
+
+def _kernel(
+    layer: nn.RNNBase,
+    x: Float[Tensor, "B T C"],
+    state: tuple[Tensor, ...],
+    weights: list[Tensor],
+    both: bool,
+) -> tuple[Float[Tensor, "B T D"], tuple[Tensor, ...]]:
+    """Torch's kernel for all steps of a layer, by these weights; states are (directions, B, H)."""
+    options: tuple[Any, ...] = weights, True, 1, 0.0, layer.training, both, True
+    match layer:
+        case nn.LSTM():
+            output, *last = torch.lstm(x, state, *options)
+        case nn.GRU():
+            output, *last = torch.gru(x, state[0], *options)
+        case nn.RNN(nonlinearity="relu"):
+            output, *last = torch.rnn_relu(x, state[0], *options)
+        case _:
+            output, *last = torch.rnn_tanh(x, state[0], *options)
+    return output, tuple(last)
+
+
+def _read_padding(
+    layer: nn.RNNBase, x: Float[Tensor, "B T C"], lengths: Int[Tensor, "B"], weights: list[Tensor]
+) -> tuple[Float[Tensor, "B T D"], LayerState]:
+    """The outputs of a layer, zeros beyond each row's end, and h at its end.
 
     From left to right padding comes after all that is real. From right to left each row is turned
     round within its length, read from left to right, and turned round again.
@@ -213,22 +285,22 @@ def _read_padding(
     places = torch.arange(x.size(1), device=x.device)
     end = (lengths - 1)[:, None]  # (B, 1)
     real = places <= end
-    outputs = _from_left(layer, x, "")
+    outputs = _from_left(layer, x, weights[:4])
     last = outputs[torch.arange(len(end)), end[:, 0]]
     if layer.bidirectional:
         turned = torch.where(real, end - places, places).unsqueeze(-1)  # (B, T, 1)
-        back = _from_left(layer, x.gather(1, turned.expand_as(x)), "_reverse")
+        back = _from_left(layer, x.gather(1, turned.expand_as(x)), weights[4:])
         back = back.gather(1, turned.expand_as(back))
         outputs, last = torch.cat([outputs, back], -1), torch.cat([last, back[:, 0]], -1)
     return outputs * real.unsqueeze(-1), (last,)
 
 
-def _from_left(layer: nn.RNNBase, x: Tensor, direction: str) -> Float[Tensor, "B T D"]:
-    """The outputs of one direction of an LSTM, read from left to right."""
-    names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-    weights = [getattr(layer, f"{name}_l0{direction}") for name in names]
+def _from_left(
+    layer: nn.RNNBase, x: Float[Tensor, "B T C"], weights: list[Tensor]
+) -> Float[Tensor, "B T D"]:
+    """The outputs of one direction, read from left to right."""
     zero = x.new_zeros(1, x.size(0), layer.hidden_size)
-    return torch.lstm(x, (zero, zero), weights, True, 1, 0.0, layer.training, False, True)[0]
+    return _kernel(layer, x, (zero, zero), weights, both=False)[0]
 
 
 def _step_by_step(

@@ -121,6 +121,8 @@ def _encoder(encoder: AnyEncoder, shape: Shape) -> Generator[Pair, None, Memory]
     match encoder:
         case Encoder():
             S = yield from _stem("encoder.stem", encoder.stem, B, shape.sources[0])
+            if isinstance(encoder.stem, stems.SpelledStem):
+                S = shape.target  # a position for each word
             S = yield from _body("encoder.body", encoder.body, B, S, encoder.dim)
         case EarlyFusion():
             S = 0
@@ -147,6 +149,11 @@ def _stem(name: str, stem: nn.Module, rows: int, size: int) -> Generator[Pair, N
     match stem:
         case stems.TextStem():
             cost = Cost(masks=8.0 * rows * size)  # the ids
+        case stems.SpelledStem():
+            n, D = rows * size, stem.embedding.embedding_dim
+            cost = Cost(masks=8.0 * n) + linear(stem.spelling, n)
+            cost += product(n, 3 * D, D // 2) + product(n, 3 * D // 2, D // 2)
+            cost += Cost(numbers=5.0 * n * D)
         case stems.LinearStem():
             cost = linear(stem.linear, rows * size, first=True)
             cost += Cost(numbers=rows * size * stem.linear.in_features)

@@ -227,7 +227,8 @@ def _assumed(config: c.Config, where: str, why: str) -> tuple[Network, tuple[str
     for source in task.sources(config.data.source or (1,)):
         if not isinstance(source.reader, c.Tokenizer):
             raise ConfigError(f"{where}: {why}, and a source that is no text depends on it")
-        sources.append(Inventory(source.reader.size, ids))
+        reader = source.reader
+        sources.append(Inventory(reader.size, ids, 1, reader.ordered, reader.spelled))
     match task:
         case c.Translate():
             target = Inventory(task.target.size, ids)

@@ -18,6 +18,7 @@ from saccade.errors import ConfigError, TrainingError
 from saccade.models.encoders import Encoder
 from saccade.models.heads import PerToken, PerWord, Pooled
 from saccade.nn.padded import Padded
+from saccade.nn.stems import TextStem
 from saccade.nn.tracing import tracing
 from saccade.runs import files
 from saccade.runs.run import Run
@@ -120,7 +121,7 @@ def wrapper(run: Run) -> tuple[nn.Module, Any]:
     head = getattr(network, "head", None)
     says = isinstance(head, Pooled | PerWord | PerToken) and config.decoder is None
     encoder = getattr(network, "encoder", None)
-    if says and isinstance(encoder, Encoder) and hasattr(encoder.stem, "embedding"):
+    if says and isinstance(encoder, Encoder) and isinstance(encoder.stem, TextStem):
         return Labels(network), config.encoder
     raise ConfigError(
         f"export: the task '{config.task.kind}' needs a search or reads more than text; to ONNX go "

@@ -29,6 +29,7 @@ from saccade.setup.pretrain import pretrain_defaults
 from saccade.setup.series import fill_forecast, is_forecast, least_forecast
 from saccade.setup.survey import Survey, survey, tag_separator
 
+MAX_TO_HALLUCINATE = 1000  # pairs of a word with tags and its form
 MAX_TO_EDIT = 20_000  # pairs of strings: with more, attention learns what edits are told
 
 
@@ -111,6 +112,9 @@ def _with_defaults(
         chosen = defaults(like, seen, raw.get("decoder", {}))
         if raw["data"].get("units") == "characters":
             chosen = _merge(_characters(seen), chosen)
+        elif kind == "tag" and "kind" in raw["task"].get("tokenizer", {}):
+            chosen["train"]["batch_tokens"] //= 4  # positions are pieces, of which a word has few
+            chosen["task"].pop("tokenizer")
     if numbers:
         chosen = number_defaults(raw["task"], raw["data"]["source"], chosen, seen)
     if kind == "translate" and "columns" not in raw["task"] and not raw["task"].get("joint"):
@@ -131,6 +135,8 @@ def _with_defaults(
         whole["task"].pop("joint", None)
     if not whole["task"].get("joint") and "copy" not in raw.get("decoder", {}):
         whole.get("decoder", {}).pop("copy", None)  # of what is written in another vocabulary
+    if _few_inflections(whole, seen):
+        whole["task"].setdefault("hallucinate", 0.5)
     return c.parse(whole, where)
 
 
@@ -235,6 +241,17 @@ def _shareable(whole: dict[str, Any]) -> bool:
     return same and (edits or not task.get("columns"))
 
 
+def _few_inflections(whole: dict[str, Any], seen: Survey) -> bool:
+    """Whether few words and tags are to become other forms: a stem may be of any letters then.
+
+    Where there are no tags, as in spelling, letters that never stand together would mislead.
+    """
+    columns = whole["task"].get("columns", {}).values()
+    tagged = any(isinstance(one, dict) and not one.get("ordered", True) for one in columns)
+    copied = whole.get("decoder", {}).get("copy", False) and seen.one_word
+    return tagged and copied and seen.count < MAX_TO_HALLUCINATE
+
+
 def defaults(kind: str, seen: Survey, decoder: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Good settings for this task on data of this size, and the decoder that the user wants."""
     match kind:
@@ -312,6 +329,7 @@ def _tag_columns(names: Sequence[c.Column], seen: Survey) -> dict[str, Any]:
     for name, cells in zip(names[1:], seen.side_cells, strict=False):
         if (separator := tag_separator(cells)) is not None:
             columns[str(name)] = {"kind": "word", "size": 2000, "separator": separator}
+            columns[str(name)]["ordered"] = False
     return columns
 
 
@@ -370,13 +388,17 @@ def _classify(seen: Survey) -> dict[str, Any]:
 
 def _tag(seen: Survey) -> dict[str, Any]:
     n = seen.count
+    tokenizer: dict[str, Any] = {"kind": "word", "size": 30_000, "min_count": 2, "spelled": True}
+    if all(len(word) == 1 for row in seen.first for word in row.source):
+        tokenizer |= {"min_count": 1, "spelled": False}  # a sequence of symbols, such as a protein
     return {
-        "task": {"tokenizer": {"kind": "bpe", "size": 1000 if n < 2000 else 4000}},
+        "task": {"tokenizer": tokenizer},
         "encoder": {"kind": "recurrent", "dim": 256, "num_layers": 2, "dropout": 0.4},
         "head": {"kind": "per_word", "dropout": 0.4},
         "train": {
             "rate": 2e-3,
-            "batch_tokens": _batch(n, smallest=512, largest=2048),
+            # of words and their characters
+            "batch_tokens": 4 * _batch(n, smallest=512, largest=2048),
             "word_dropout": 0.05,
             "average": 0.995,
             "warmup": 100,
@@ -388,7 +410,7 @@ def _tag(seen: Survey) -> dict[str, Any]:
 def _characters(seen: Survey) -> dict[str, Any]:
     """What is otherwise where a label stands at every character: rows are long, and symbols few."""
     return {
-        "task": {"tokenizer": {"kind": "word", "size": 2000}},
+        "task": {"tokenizer": {"kind": "word", "size": 2000, "min_count": 1, "spelled": False}},
         "train": {"batch_tokens": 8192, "word_dropout": 0.0},
     }
 

@@ -15,8 +15,8 @@ from saccade.text.tokenizers import Tokenizer
 
 # Of a part's table, what may be other than in the run: the rest would make other use of weights.
 FREE = (
-    *("dropout", "attention_dropout", "num_layers", "causal", "attention", "context", "tied"),
-    *("mix", "copy"),
+    *("dropout", "weight_dropout", "attention_dropout", "num_layers", "causal", "attention"),
+    *("context", "tied", "mix", "copy"),
 )
 RATE_OF_256 = 3e-4  # of a Transformer that wide; of one of 768, as BERT, 3.3e-5
 RATE_SHARE = 0.4  # of the rate that a recurrent network was trained at

@@ -8,9 +8,10 @@ from typing import Any, Literal
 import torch
 
 from saccade import config as c
-from saccade.data.batches import in_order
+from saccade.data.batches import Batches, in_order
 from saccade.data.corpora import Corpus
 from saccade.data.fields import TargetText, Text
+from saccade.data.hallucinate import hallucinated
 from saccade.data.kinds import (
     Known,
     Readable,
@@ -95,6 +96,13 @@ class Translate(GeneratingTask):
             for source, name in zip(sources, names, strict=True)
         )
         return cls(config, fields, TargetText.load(folder / target))
+
+    def epoch(self, corpus: Corpus, number: int) -> Batches:
+        share, seed = self.settings.hallucinate, self.config.seed
+        if share:
+            letters = self.output.letters
+            corpus = hallucinated(corpus, letters, share, seed, number)
+        return super().epoch(corpus, number)
 
     def evaluating(
         self, network: Generator, corpus: Corpus, examples: Sequence[Example], quick: bool

@@ -144,7 +144,8 @@ class Tokenizer:
 
     @property
     def inventory(self) -> Inventory:
-        return Inventory(len(self), self.specials.ids, self.specials.unk)
+        special, unk = self.specials.ids, self.specials.unk
+        return Inventory(len(self), special, unk, self.config.ordered, self.config.spelled)
 
     def agrees(self, other: "Tokenizer") -> bool:
         """Whether the ids of both mean the same."""
@@ -199,6 +200,12 @@ class Tokenizer:
             )
             for row in rows
         ]
+
+    @property
+    def letters(self) -> list[int]:
+        """The ids of single letters; blanks, digits, marks and punctuation are none."""
+        ids = range(len(self._pieces))
+        return [i for i in ids if len(self._pieces[i]) == 1 and self._pieces[i].isalpha()]
 
     def word_breaks(self) -> tuple[list[bool], list[bool]]:
         """For each id whether a word ends before it, and whether one ends after it.
@@ -286,7 +293,10 @@ def _units(config: c.Tokenizer, text: str) -> list[str] | str:
         text = text.translate(_APART).replace(" < unk > ", " <unk> ")
     match config.kind:
         case "word":
-            return [word for word in text.split(config.separator or None) if word]
+            words = [word for word in text.split(config.separator or None) if word]
+            if config.spelled:  # no word begins with a blank
+                return [unit for word in words for unit in (word, *(f" {char}" for char in word))]
+            return words
         case "char":
             return text
         case "bpe":
@@ -313,7 +323,8 @@ def alphabet(config: c.Tokenizer, text: str) -> Sequence[str]:
     if config.kind == "bytes":
         return ""
     if config.kind in ("word", "char"):
-        return _units(config, text)
+        units = _units(config, text)
+        return [unit for unit in units if unit[0] != " "] if config.spelled else units
     return text.lower() if config.lowercase else text
 
 

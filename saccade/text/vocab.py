@@ -43,6 +43,8 @@ class Inventory(NamedTuple):
     size: int
     special: tuple[int, ...] = ()
     unk: int = 0
+    ordered: bool = True  # whether it matters in which order they stand
+    spelled: bool = False  # whether each word is followed by its characters
 
 
 class Vocab:

@@ -228,8 +228,8 @@ NN = (
     Mutation(
         "recurrent: the directions change places",
         "saccade/nn/recurrent.py",
-        "torch.cat(part.unbind(0), -1)",
-        "torch.cat(part.unbind(0)[::-1], -1)",
+        "torch.cat(state.unbind(0), -1)",
+        "torch.cat(state.unbind(0)[::-1], -1)",
         (PARITY,),
     ),
     Mutation(

@@ -10,6 +10,7 @@ from tests.mutations.plans import PLANS
 from tests.mutations.processes import PROCESSES
 from tests.mutations.searches import DECODING
 from tests.mutations.serving import SERVING
+from tests.mutations.small_data import SMALL_DATA
 from tests.mutations.studio import STUDIO
 from tests.mutations.tables import TABLES
 from tests.mutations.trainings import MEASURES, TRAINING
@@ -18,6 +19,6 @@ from tests.mutations.vectors import WORDS
 MUTATIONS = (
     *(*NN, *MODELS, *DECODING, *TRAINING, *MEASURES),
     *(*MEDIA, *TABLES, *NUMBERS, *FORECASTS, *OBJECTIVES, *WORDS),
-    *(*PLANS, *INSPECTION, *SERVING, *STUDIO),
+    *(*PLANS, *INSPECTION, *SERVING, *STUDIO, *SMALL_DATA),
     *PROCESSES,
 )

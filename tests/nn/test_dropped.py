@@ -4,12 +4,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from saccade.config import parse
+from saccade.errors import ConfigError
+from saccade.models.build import build
 from saccade.nn.attention import CrossAttention, SelfAttention
 from saccade.nn.bodies import RecurrentBody
 from saccade.nn.cache import KVCache, Past
-from saccade.nn.dropout import RowSlice, WordDropout, slice_of
+from saccade.nn.dropout import RowSlice, WordDropout, dropout, slice_of
 from saccade.nn.positions import Unmarked
-from saccade.nn.recurrent import Recurrent
+from saccade.nn.recurrent import Cell, Recurrent
 from saccade.nn.transformer import Block, CausalStack, Stack
 from tests.architectures import IDS, RECURRENT, TRANSFORMER, config_of, source_batch
 from tests.architectures import network as network_of
@@ -126,9 +129,6 @@ def test_a_transformers_settings_are_heeded(key: str) -> None:
 
 
 def decoder_with(decoder: dict[str, object]) -> nn.Module:
-    from saccade.config import parse
-    from saccade.models.build import build
-
     config = config_of("translate", "lstm", "transformer")
     raw = config.model_dump(exclude_none=True) | {"decoder": decoder}
     return build(parse(raw, "test"), [IDS], IDS, seed=3).train()
@@ -157,3 +157,66 @@ def test_word_dropout_is_part_of_a_network_in_training() -> None:
     assert torch.equal(net.logits((source,)), net.logits((source,)))  # type: ignore[union-attr,operator]
     net.train()
     assert not torch.equal(net.logits((source,)), net.logits((source,)))  # type: ignore[union-attr,operator]
+
+
+CELLS: list[Cell] = ["elman", "elman_relu", "gru", "lstm"]
+
+
+@pytest.mark.parametrize("lengths", [None, (9, 4, 1)])
+@pytest.mark.parametrize("cell", CELLS)
+def test_recurrent_weights_are_dropped_in_training_alone(
+    cell: Cell, lengths: tuple[int, ...] | None
+) -> None:
+    """What comes out is what a layer says whose recurrent weights have holes, and no others."""
+    stack = Recurrent(cell, 6, 16, 2, bidirectional=True, weight_dropout=0.5)
+    x, ends = torch.randn(3, 9, 6), None if lengths is None else torch.tensor(lengths)
+    whole, _ = stack.eval()(x, lengths=ends)
+    torch.manual_seed(5)
+    found, state = stack.train()(x, lengths=ends)
+    assert not torch.allclose(found, whole, atol=1e-3)
+    torch.manual_seed(5)
+    with torch.no_grad():
+        for layer in stack.layers:
+            layer.eval()
+            for name, weight in layer.named_parameters():
+                if name.startswith("weight_hh"):
+                    weight.copy_(dropout(weight, 0.5, True))
+                    assert share_of_zeros(weight) == pytest.approx(0.5, abs=0.25)
+    expected, end = stack.eval()(x, lengths=ends)
+    assert torch.allclose(found, expected, atol=1e-5)
+    assert torch.allclose(state[-1][0], end[-1][0], atol=1e-5)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_dropped_recurrent_weights_are_the_same_for_all_rows_and_steps(cell: Cell) -> None:
+    stack = Recurrent(cell, 6, 16, weight_dropout=0.5)
+    x, state = torch.randn(4, 9, 6), stack.zeros(4, torch.empty(0))
+    torch.manual_seed(5)
+    whole, _ = stack(x, state)
+    for part in (x[1:3], x[1:3, :1]):
+        torch.manual_seed(5)
+        with slice_of(RowSlice(1, 3, 4)):
+            some, _ = stack(part, stack.zeros(2, part))
+        assert torch.allclose(some, whole[1:3, : part.size(1)], atol=1e-5)
+    whole.sum().backward()
+    assert stack.layers[0].weight_hh_l0.grad is not None
+    assert share_of_zeros(stack.layers[0].weight_hh_l0.grad) > 0.3  # of those that were dropped
+
+
+@pytest.mark.parametrize("part", ["encoder", "decoder"])
+def test_the_weight_dropout_of_a_configuration_is_heeded(part: str) -> None:
+    recurrent = RECURRENT | {"attention": "off"}
+    raw = config_of("translate", "lstm", "lstm_off").model_dump(exclude_none=True)
+    own = raw["encoder"] if part == "encoder" else recurrent
+    raw |= {"decoder": recurrent, part: own | {"weight_dropout": 0.5}}
+    net = build(parse(raw, "test"), [IDS], IDS, seed=3).train()
+    assert not torch.allclose(hidden_of(net), hidden_of(net), atol=1e-4)
+    net.eval()
+    assert torch.equal(hidden_of(net), hidden_of(net))
+
+
+def test_a_cell_that_attends_step_by_step_drops_no_weights() -> None:
+    raw = config_of("translate", "lstm", "lstm_off").model_dump(exclude_none=True)
+    raw["decoder"] = RECURRENT | {"attention": "additive", "weight_dropout": 0.5}
+    with pytest.raises(ConfigError, match="context = 'output'"):
+        parse(raw, "test")

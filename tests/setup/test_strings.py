@@ -76,3 +76,18 @@ def test_lemmas_and_tags_are_learned_by_edits(tmp_path: Path) -> None:
     run = saccade.train(tmp_path / "words.tsv", out=tmp_path / "run", settings=config, quiet=True)
     found = run.predict([("kalpo", "V;PST"), ("jurne", "V;V.PTCP;PRS")])
     assert [one.text for one in found] == ["kalpoed", "jurneing"]
+
+
+def test_few_words_with_tags_are_hallucinated_and_other_strings_are_not(tmp_path: Path) -> None:
+    assert chosen(tmp_path, inflections()).task.hallucinate == 0.5  # type: ignore[union-attr]
+    own = chosen(tmp_path, inflections(), task={"kind": "translate", "hallucinate": 0.0})
+    assert own.task.hallucinate == 0.0  # type: ignore[union-attr]
+    spelling = [row.replace("\tV", "V").replace("ed", "edd") for row in inflections()]
+    pairs = ["\t".join(row.rstrip().split("\t")[:2]) + "\n" for row in spelling]
+    assert chosen(tmp_path, pairs).task.hallucinate == 0.0  # type: ignore[union-attr]
+    many = [
+        row.replace("\t", f"{i:b}\t".translate({48: "m", 49: "n"}), 1)
+        for i in range(13)
+        for row in inflections()
+    ]
+    assert chosen(tmp_path, many).task.hallucinate == 0.0  # type: ignore[union-attr]
