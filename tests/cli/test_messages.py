@@ -12,6 +12,9 @@ from tests.cli.conftest import QUICK, TINY, refused, shell
 from tests.helpers import corpus
 
 
+INFLECTION = ["--task", "translate", "--set", "data.source=[1,2]", "--set", "data.target=3"]
+
+
 def test_the_version_is_told() -> None:
     done = shell("--version")
     assert (done.returncode, done.stdout) == (0, f"saccade {saccade.__version__}\n")
@@ -156,7 +159,7 @@ def test_a_tag_that_was_never_seen_is_named(tmp_path: Path, call) -> None:
     words = [f"{a}{b}{c}" for a in "abcd" for b in "abcd" for c in "abcd"]
     rows = [f"{word}\t{tags}\t{word}{tags[-1]}" for word in words for tags in ("N;PL", "N;SG")]
     path.write_text("\n".join(rows) + "\n")
-    small = ["--set", "encoder.dim=16", "--set", "decoder.dim=16"]
+    small = [*INFLECTION, "--set", "encoder.dim=16", "--set", "decoder.dim=16"]
     assert call("train", path, "--out", run, *QUICK, *small).code == 0
     (tmp_path / "in.txt").write_text("abc\tN;PL\nabc\tXX;PL\n")
     done = call("predict", run, tmp_path / "in.txt")
@@ -185,7 +188,7 @@ def test_check_cuts_tags_as_train_would(tmp_path: Path, call) -> None:
     words = [f"{a}{b}{c}" for a in "abcd" for b in "abcd" for c in "abcd"]
     rows = [f"{word}\t{tags}\t{word}{tags[-1]}" for word in words for tags in ("N;PL", "N;SG")]
     path.write_text("\n".join(rows) + "\n")
-    out = call("check", path).out
+    out = call("check", path, *INFLECTION).out
     assert "source and target: char" in out
     assert "source 2: word" in out
     assert "3 + 2 + 4 pieces: a a c → N SG → a a c G" in out
