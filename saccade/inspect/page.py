@@ -435,14 +435,14 @@ def _curves(view: View) -> str:
     losses = {
         run["name"]: list(zip(run["steps"], run["loss"], strict=True)) for run in view["runs"]
     }
-    parts = [lines_of(losses, "loss in training")]
+    parts = [lines_of(losses, "loss in training, by step")]
     names = dict.fromkeys(n for run in view["runs"] for one in run["dev"] for n in one["scores"])
     for name in names:
         curves = {
             run["name"]: [(one["step"], one["scores"].get(name)) for one in run["dev"]]
             for run in view["runs"]
         }
-        parts.append(lines_of(curves, f"{name} on dev"))
+        parts.append(lines_of(curves, f"{name} on dev, by step"))
     return "".join(parts)
 
 
