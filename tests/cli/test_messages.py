@@ -11,7 +11,6 @@ import saccade
 from tests.cli.conftest import QUICK, TINY, refused, shell
 from tests.helpers import corpus
 
-
 INFLECTION = ["--task", "translate", "--set", "data.source=[1,2]", "--set", "data.target=3"]
 
 
