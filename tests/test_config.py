@@ -38,7 +38,7 @@ def test_strings_survive_toml() -> None:
 
 def test_an_unknown_key_is_refused_with_the_nearest() -> None:
     found = mistakes(translate(encoder={"kind": "transformer", "dims": 64}))
-    assert found == ["run.toml: unknown key 'encoder.dims' (did you mean 'dim'?)"]
+    assert found == ["run.toml: unknown key 'encoder.dims' (did you mean 'encoder.dim'?)"]
 
 
 def test_a_key_in_the_wrong_table_is_shown_the_right_one() -> None:
@@ -73,7 +73,7 @@ def test_all_mistakes_come_at_once() -> None:
     text = "\n".join(found)
     assert len(found) == 7
     for part in (
-        "'encoder.dims' (did you mean 'dim'?)",
+        "'encoder.dims' (did you mean 'encoder.dim'?)",
         "dim (63) must be divisible",
         "no kind 'recurent' (did you mean 'recurrent'?)",
         "train.rate",
@@ -193,7 +193,7 @@ def test_a_key_of_another_kind_is_refused_with_that_kind() -> None:
     assert mistakes(translate(encoder={"kind": "transformer", "cell": "gru"})) == [
         "run.toml: encoder.cell belongs to encoder.kind = 'recurrent'; set that, or leave it out"
     ]
-    assert "did you mean 'temperature', of decode.kind = 'sample'?" in "".join(
+    assert "did you mean 'decode.temperature', of decode.kind = 'sample'?" in "".join(
         mistakes(translate(decode={"temprature": 0.7}))
     )
     assert "choose one of beam, sample" in mistakes(translate(decode={"kind": "exact"}))[0]

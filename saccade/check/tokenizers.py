@@ -107,10 +107,8 @@ class TokenizerSample:
         group = Group()
         rows = -(-self.rows // self.stride)
         of = f"{rows:,} of {self.rows:,}" if self.stride > 1 else f"{self.rows:,}"
-        names = ["source", *(f"source {i}" for i in range(2, len(tokenizers)))]
-        names = [*names[: len(tokenizers) - 1], "target"]
-        if self.task.target_type != "text" or len(tokenizers) == 1:
-            names = ["text", *(f"text {i}" for i in range(2, len(tokenizers) + 1))]
+        read = [text.columns for text in self.texts if isinstance(text.reader, c.Tokenizer)]
+        names = [self._name(number, read) for number in range(len(read))]
         for name, tokenizer in zip(names, tokenizers, strict=True):
             what = f"{tokenizer.config.kind}, {counted(len(tokenizer), 'piece')}"
             group.add(place(self.shown[0].file), f"{name}: {what} from {of} rows")
@@ -136,3 +134,13 @@ class TokenizerSample:
             )
             group.add(row.where, message, visible(" → ".join(p for _, _, p in cut), width=200))
         return group
+
+    def _name(self, number: int, read: Sequence[Sequence[int]]) -> str:
+        """What a tokenizer is called, by the columns that each of them reads."""
+        nth = f" {number + 1}" if number else ""
+        if self.task.target_type != "text" or len(read) == 1:
+            return f"text{nth}"
+        target = max(map(max, filter(None, read)))
+        if target not in read[number]:
+            return f"source{nth}"
+        return "target" if len(read[number]) == 1 else "source and target"

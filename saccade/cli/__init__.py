@@ -25,11 +25,30 @@ from saccade.cli import (
 from saccade.cli.options import say
 from saccade.errors import SaccadeError
 
+EPILOG = "\n\n".join(
+    (
+        "Example: saccade train words.tsv --set train.minutes=3",
+        "and then: echo saccade | saccade predict runs/words",
+        "Exit codes: 0 done; 1 a negative answer of check or verify; 2 a mistake in what was "
+        "given, with what to do about it; 75 training was stopped by a signal, with all saved; "
+        "130 ended at once.",
+        "Every key of --set is explained in docs/guides/configuration.md, and every option by "
+        "saccade COMMAND --help.",
+    )
+)
+USE, MAKE, LOOK, BRING = (
+    "Use a run",
+    "Make a run",
+    "Look at data and runs",
+    "Bring models in and out",
+)
+
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,
+    rich_markup_mode="rich",
+    epilog=EPILOG,
 )
 MISUSE: Any = typer.BadParameter.__mro__[2]  # ClickException, of whichever click typer brings
 MAX_ERROR_LINES = 10
@@ -51,26 +70,34 @@ def options(
     """Sequence models: one command from a raw file to a model."""
 
 
-app.command()(training.train)
-app.command()(training.resume)
-app.command()(predicting.predict)
-app.command()(measuring.evaluate)
-app.command()(measuring.score)
-app.command()(measuring.exact)
-app.command()(measuring.verify)
-app.command()(looking.inspect)
-app.command()(looking.compare)
-app.command()(serving.serve)
-app.command()(checking.check)
-app.command("import")(exchange.import_)
-app.command()(exchange.export)
-app.command()(planning.plan)
+app.command(rich_help_panel=MAKE)(training.train)
+app.command(rich_help_panel=MAKE)(training.resume)
+app.command(rich_help_panel=USE)(predicting.predict)
+app.command(rich_help_panel=USE)(measuring.evaluate)
+app.command(rich_help_panel=USE)(measuring.score)
+app.command(rich_help_panel=USE)(measuring.exact)
+app.command(rich_help_panel=USE)(serving.serve)
+app.command(rich_help_panel=LOOK)(checking.check)
+app.command(rich_help_panel=LOOK)(looking.inspect)
+app.command(rich_help_panel=LOOK)(looking.compare)
+app.command(rich_help_panel=LOOK)(measuring.verify)
+app.command(rich_help_panel=LOOK)(planning.plan)
+app.command("import", rich_help_panel=BRING)(exchange.import_)
+app.command(rich_help_panel=BRING)(exchange.export)
+
+
+def _hint(option: str) -> str:
+    """What to write in place of an option that there is not, if it is the name of a setting."""
+    from saccade.config import owners_of
+
+    keys = owners_of(option.removeprefix("--").replace("-", "_")) if option else []
+    return f"It is a setting: {' or '.join(f'--set {key}=...' for key in keys)}" if keys else ""
 
 
 def main() -> NoReturn:
     """The entry point: a user's mistake is a few lines and exit 2, never a traceback."""
     try:
-        code = app(standalone_mode=False)
+        code = app(standalone_mode=False, prog_name="saccade")
         if code == 130:  # typer has seen Ctrl-C first
             raise KeyboardInterrupt
         sys.stdout.flush()
@@ -81,6 +108,8 @@ def main() -> NoReturn:
         sys.exit(2)
     except MISUSE as error:
         error.show()
+        if hint := _hint(getattr(error, "option_name", "")):
+            say(hint)
         sys.exit(error.exit_code)
     except (typer.Abort, KeyboardInterrupt):
         say("stopped; there was nothing to save yet")

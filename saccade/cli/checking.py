@@ -1,6 +1,7 @@
 """The command that looks at data before there is a run: check."""
 
 import json
+from typing import Annotated
 
 import typer
 
@@ -21,9 +22,13 @@ def check(
     task: TaskName = None,
     dev: DevFiles = None,
     settings: Settings = None,
+    errors_only: Annotated[
+        bool,
+        typer.Option("--errors", help="Exit with 1 for errors alone; warnings are still told."),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Find what is wrong with the data. Names file and line; exit 1 if there is anything."""
+    """Find what is wrong with the data. Names file and line; exit 1 for errors or warnings."""
     from collections import Counter
 
     from saccade.check.doctor import check as findings_of
@@ -56,5 +61,5 @@ def check(
             print(line)
     errors, warnings = levels["error"], levels["warning"]
     counts = f"{counted(errors, 'error')}, {counted(warnings, 'warning')}"
-    say(counts if errors + warnings else "no defects")
-    raise typer.Exit(1 if errors + warnings else 0)
+    say(counts if errors + warnings else "no errors or warnings")
+    raise typer.Exit(1 if errors + (0 if errors_only else warnings) else 0)

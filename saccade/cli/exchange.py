@@ -12,7 +12,7 @@ def import_(
     path: Annotated[Path, typer.Argument(help="A folder in the Hugging Face layout.")],
     out: Annotated[Path, typer.Option(help="The run's directory.")],
     columns: Annotated[
-        int, typer.Option(help="Texts that a classifier reads: 2 for pairs.", min=1, max=8)
+        int, typer.Option(help="How many texts a classifier reads; 2 for pairs.", min=1, max=8)
     ] = 1,
 ) -> None:
     """Make a run of a published model. BERT, RoBERTa, GPT-2, Llama, T5, BART, Marian and more."""
@@ -26,7 +26,10 @@ def export(
     to: Annotated[
         str, typer.Option(help="The format: ctranslate2, huggingface, onnx or word2vec.")
     ],
-    out: Annotated[Path | None, typer.Option(help="The folder (or file); else in the run.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The folder or file to write. Without it, a folder inside the run."),
+    ] = None,
 ) -> None:
     """Write the model for another engine. CTranslate2's, inside the run, `predict` finds."""
     from saccade.runs.exporting import export_run

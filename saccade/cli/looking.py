@@ -22,47 +22,60 @@ def inspect(
         str,
         typer.Option(
             help="attention, tree, tokens, saliency, labels, flow, caption_path, speech, forecast, "
-            "positions or embeddings; else what there is of the run."
+            "positions or embeddings. Without it, the first that the run has; in a page, all."
         ),
     ] = "",
     out: Annotated[
         Path | None,
-        typer.Option(help="What to write: .html, .json, .png, .svg or .pdf; else to the terminal."),
+        typer.Option(
+            help="A file to write: .html, .json, .png, .svg or .pdf. Without it, the terminal."
+        ),
     ] = None,
-    target: Annotated[str, typer.Option(help="The output; else what the model predicts.")] = "",
+    target: Annotated[
+        str, typer.Option(help="The output to look at. Without it, what the model predicts.")
+    ] = "",
     layer: Annotated[
-        int | None, typer.Option(help="Of attention: the number of a module, from 0.")
+        int | None, typer.Option(help="For attention: the number of the module to show, from 0.")
     ] = None,
-    head: Annotated[int | None, typer.Option(help="Of attention: a head, from 0.")] = None,
+    head: Annotated[
+        int | None, typer.Option(help="For attention: the head to show, from 0.")
+    ] = None,
     ablate: Annotated[
-        bool, typer.Option("--ablate", help="Of attention: what each head is worth.")
+        bool, typer.Option("--ablate", help="For attention: measure what each head is worth.")
     ] = False,
     method: Annotated[
-        str, typer.Option(help="Of saliency: gradient, integrated or occlusion.")
+        str,
+        typer.Option(help="For saliency: the method, which is gradient, integrated or occlusion."),
     ] = "",
     position: Annotated[
-        int | None, typer.Option(help="Of saliency and flow: the part of the output, from 0.")
+        int | None,
+        typer.Option(help="For saliency and flow: the position in the output to explain, from 0."),
     ] = None,
     untrained: Annotated[
-        bool, typer.Option("--untrained", help="Of flow: with the weights before training.")
+        bool, typer.Option("--untrained", help="For flow: take the weights from before training.")
     ] = False,
-    word: Annotated[str, typer.Option(help="Of embeddings: the token to look around.")] = "",
+    word: Annotated[
+        str, typer.Option(help="For embeddings: the token whose neighbours to show.")
+    ] = "",
     curves: Annotated[
-        bool, typer.Option("--curves", help="The training curves of one or several runs.")
+        bool, typer.Option("--curves", help="Show the training curves of one or several runs.")
     ] = False,
     worst: Annotated[
-        int | None, typer.Option(help="So many examples of the dev set that the run finds hardest.")
+        int | None,
+        typer.Option(help="List this many examples of the dev set that the run finds hardest."),
     ] = None,
     probes: Annotated[
-        str, typer.Option(help="A TSV of pairs: group, source, better output, worse output.")
+        str,
+        typer.Option(help="A TSV of pairs to judge: group, source, better output, worse output."),
     ] = "",
     strange: Annotated[
-        str, typer.Option(help="A file of inputs: which outputs are empty, copied, looping ...")
+        str,
+        typer.Option(help="A file of inputs, to find outputs that are empty, copied or looping."),
     ] = "",
     settings: DecodeSettings = None,
     as_json: AsJson = False,
 ) -> None:
-    """Look inside a run: attention, the beam's tree, saliency, gradient flow, curves and more."""
+    """Look inside a run. Attention, the beam's tree, saliency, gradient flow, curves and more."""
     from saccade.inspect.command import look, write
     from saccade.runs.printing import one_line
 
@@ -81,7 +94,9 @@ def inspect(
     decode = decode_settings(settings, None, False)
     views = look(words, view, chosen, decode, {k: v for k, v in whole.items() if v}, out)
     if out is not None:
-        write(views, out)
+        folders = words if curves else words[:1]
+        names = " and ".join(Path(one).resolve().name for one in folders)
+        write(views, out, ": ".join([names, *words[len(folders) :]]))
         texts = dict.fromkeys(one["text"] for one in views if one.get("text"))
         print("\n".join(map(one_line, list(texts)[:1])) or one_line(views[0]["kind"]))
         say(f"drawn to {out}")
@@ -97,13 +112,15 @@ def compare(
     first: RunFolder,
     second: Annotated[Path, typer.Argument(help="The other run.", metavar="RUN")],
     data: Data,
-    samples: Annotated[int, typer.Option(help="Of the bootstrap and of randomisation.")] = 2000,
+    samples: Annotated[
+        int, typer.Option(help="How many samples the bootstrap and the randomisation test draw.")
+    ] = 2000,
     lines: Annotated[int, typer.Option(help="How many lines to show that differ most.")] = 10,
-    out: Annotated[Path | None, typer.Option(help="A .html or .json to write.")] = None,
+    out: Annotated[Path | None, typer.Option(help="A .html or .json file to write.")] = None,
     settings: DecodeSettings = None,
     as_json: AsJson = False,
 ) -> None:
-    """Tell if two runs differ on the same lines, or if it is chance: paired significance tests."""
+    """Compare two runs on the same lines. Paired tests tell a difference from chance."""
     from saccade.inspect.command import write
     from saccade.inspect.comparing import compare_runs, text_of
     from saccade.runs.printing import one_line
@@ -112,7 +129,7 @@ def compare(
     wanted = decode_settings(settings, None, False)
     found = compare_runs(load(first), load(second), data, wanted, samples, lines)
     if out is not None:
-        write([found], out)
+        write([found], out, f"{first.resolve().name} and {second.resolve().name}")
         say(f"written to {out}")
     if as_json:
         print(json.dumps(found, ensure_ascii=False))

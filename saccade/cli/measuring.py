@@ -25,21 +25,26 @@ from saccade.cli.options import (
 def evaluate(
     run: RunFolder,
     data: Annotated[
-        list[str] | None, typer.Argument(help="Files as in training; else the run's own dev set.")
+        list[str] | None,
+        typer.Argument(help="Files as in training. Without them, the run's own dev set."),
     ] = None,
     others: Others = None,
     settings: DecodeSettings = None,
     engine: Engine = None,
     int8: Int8 = False,
     by_label: Annotated[
-        bool, typer.Option("--by-label", help="Of labels: precision, recall and F1 of each.")
+        bool, typer.Option("--by-label", help="For labels: also precision, recall and F1 of each.")
     ] = False,
     matrix: Annotated[
-        bool, typer.Option("--confusion", help="Of labels: which is taken for which.")
+        bool, typer.Option("--confusion", help="For labels: also which is taken for which.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print the task's metrics on a file."""
+    """Print the task's metrics on a file.
+
+    Each task has metrics of its own, and all of them are printed; docs/guides has a page for each.
+    task.metric, which is set in training, is the one that the best weights are chosen by.
+    """
     from saccade.runs.machine import tune_malloc
     from saccade.runs.run import load
     from saccade.training.report import following
@@ -107,13 +112,16 @@ def exact(
     run: RunFolder,
     data: Data,
     alpha: Annotated[
-        float, typer.Option(help="The best is by log p / length^alpha; 0 is log p itself.")
+        float,
+        typer.Option(help="What is best is judged by log p / length^alpha; 0 is log p itself."),
     ] = 0.0,
     budget: Annotated[
-        int, typer.Option(help="Prefixes to extend, at most, for each line.")
+        int, typer.Option(help="How many prefixes to extend for each line, at most.")
     ] = 20_000,
-    order: Annotated[str, typer.Option(help="depth or best: what to extend first.")] = "depth",
-    limit: Annotated[int | None, typer.Option(help="Only so many lines.")] = None,
+    order: Annotated[str, typer.Option(help="What to extend first: depth or best.")] = "depth",
+    limit: Annotated[
+        int | None, typer.Option(help="How many lines to search, from the first. Without it, all.")
+    ] = None,
     settings: DecodeSettings = None,
     as_json: AsJson = False,
 ) -> None:

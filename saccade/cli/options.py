@@ -14,27 +14,51 @@ DataOrConfig = Annotated[
 ]
 TaskName = Annotated[
     str | None,
-    typer.Option(help="As translate, classify, forecast (see the guides); else guessed."),
+    typer.Option(
+        help="The task: translate, classify, tag, language, pretrain, regress, series or forecast. "
+        "Without it, it is guessed from the shape of the data."
+    ),
 ]
 DevFiles = Annotated[
-    list[str] | None, typer.Option(help="A file to measure on (given twice for two aligned files).")
+    list[str] | None,
+    typer.Option(
+        help="A file to measure on; give it twice for two aligned files. Without it, a part of the "
+        "training data is kept apart for that."
+    ),
 ]
 RunFolder = Annotated[Path, typer.Argument(help="A run's directory.", metavar="RUN")]
 Settings = Annotated[
-    list[str] | None, typer.Option("--set", help="A setting, as in --set train.minutes=3.")
+    list[str] | None,
+    typer.Option(
+        "--set",
+        help="A setting, as in --set train.minutes=3, which may be given many times. All keys are "
+        "listed in docs/guides/configuration.md.",
+    ),
 ]
 DecodeSettings = Annotated[
     list[str] | None,
-    typer.Option("--set", help="A setting of decoding, as in --set decode.alpha=0.6."),
+    typer.Option(
+        "--set",
+        help="A setting of decoding, as in --set decode.alpha=0.6, which may be given many times. "
+        "Only keys of decode can be set here, as the rest was settled in training; they are "
+        "listed in docs/guides/decoding.md.",
+    ),
 ]
 Engine = Annotated[
-    str | None, typer.Option(help="auto, torch or ctranslate2 (extra 'fast'); else as configured.")
+    str | None,
+    typer.Option(
+        help="What computes: auto, torch or ctranslate2 (extra 'fast'). Without it, what the run's "
+        "configuration says."
+    ),
 ]
-Int8 = Annotated[bool, typer.Option("--int8", help="8-bit weights: faster on a CPU.")]
+Int8 = Annotated[
+    bool, typer.Option("--int8", help="Compute with 8-bit weights, which is faster on a CPU.")
+]
 Others = Annotated[
-    list[Path] | None, typer.Option("--with", help="Another run, for an ensemble with this one.")
+    list[Path] | None,
+    typer.Option("--with", help="Another run, which decides together with this one."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs to read.")]
 
 
 def say(text: str) -> None:

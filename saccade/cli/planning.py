@@ -21,7 +21,7 @@ def plan(
         str,
         typer.Option(help="The device, as v100, a100, h100, tpu-v4; 'here' tries this machine."),
     ] = "a100",
-    devices: Annotated[int, typer.Option(help="How many of them.")] = 1,
+    devices: Annotated[int, typer.Option(help="How many devices there are.")] = 1,
     utilisation: Annotated[
         float | None, typer.Option(help="The share of the peak that is reached, 0 to 1.")
     ] = None,
@@ -30,15 +30,16 @@ def plan(
         bool, typer.Option("--scaling", help="Fit the loss of runs against size and data.")
     ] = False,
     parameters: Annotated[
-        float | None, typer.Option(help="Of --scaling: the size to extrapolate to.")
+        float | None,
+        typer.Option(help="With --scaling: the size to extrapolate to, in parameters."),
     ] = None,
     tokens: Annotated[
-        float | None, typer.Option(help="Of --scaling: the data to extrapolate to.")
+        float | None, typer.Option(help="With --scaling: the data to extrapolate to, in tokens.")
     ] = None,
     settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say how big a run is, how long it takes, whether it fits, and what it costs."""
+    """Plan a run. How big it is, how long it takes, whether it fits, and what it costs."""
     from saccade.errors import ConfigError
 
     if scaling:

@@ -21,59 +21,114 @@ from saccade.cli.options import (
     say,
 )
 
+SEARCH, OUTPUT = "Search", "What is read and written"
+FORECASTS, VECTORS, BLANKS = "Of forecasts", "Of word vectors", "Of models that fill in blanks"
 NEIGHBOURS = 10  # of a word, unless --nbest says otherwise
 
 
 def predict(
     run: RunFolder,
     file: Annotated[
-        Path | None, typer.Argument(help="Lines, or one photo or sound; else standard input.")
+        Path | None,
+        typer.Argument(help="A file of lines, a photo or a sound. Without it, standard input."),
     ] = None,
-    width: Annotated[int | None, typer.Option(help="The beam's width; 1 is greedy search.")] = None,
-    nbest: Annotated[int, typer.Option(help="Answers to each line, the best first.")] = 1,
-    sample: Annotated[bool, typer.Option("--sample", help="Sample instead of searching.")] = False,
-    prefix: Annotated[str, typer.Option(help="What every answer has to begin with.")] = "",
+    width: Annotated[
+        int | None,
+        typer.Option(help="The beam's width; 1 is greedy search.", rich_help_panel=SEARCH),
+    ] = None,
+    nbest: Annotated[
+        int,
+        typer.Option(help="How many answers to each line, the best first.", rich_help_panel=SEARCH),
+    ] = 1,
+    sample: Annotated[
+        bool,
+        typer.Option("--sample", help="Sample instead of searching.", rich_help_panel=SEARCH),
+    ] = False,
+    prefix: Annotated[
+        str, typer.Option(help="What every answer has to begin with.", rich_help_panel=SEARCH)
+    ] = "",
     prefixes: Annotated[
-        Path | None, typer.Option(help="A file: what each answer has to begin with, line by line.")
+        Path | None,
+        typer.Option(
+            help="A file with what each answer has to begin with, line by line.",
+            rich_help_panel=SEARCH,
+        ),
     ] = None,
     others: Others = None,
     settings: DecodeSettings = None,
     engine: Engine = None,
     int8: Int8 = False,
-    stream: Annotated[bool, typer.Option("--stream", help="Show the text as it comes.")] = False,
+    stream: Annotated[
+        bool, typer.Option("--stream", help="Show the text as it comes.", rich_help_panel=OUTPUT)
+    ] = False,
+    number: Annotated[
+        bool,
+        typer.Option(
+            "--number",
+            help="Begin each line with the number of the input that it answers, and a tab.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = False,
     details: Annotated[
-        bool, typer.Option("--details", help="With --json: tokens, alternatives, the beam's tree.")
+        bool,
+        typer.Option(
+            "--details",
+            help="With --json, add tokens, their alternatives and the beam's tree.",
+            rich_help_panel=OUTPUT,
+        ),
     ] = False,
     fill: Annotated[
-        str, typer.Option(help="One text, with <mask> in place of what is missing.")
+        str,
+        typer.Option(
+            help="One text, with <mask> in place of what is missing.", rich_help_panel=BLANKS
+        ),
     ] = "",
     quantiles: Annotated[
-        str, typer.Option(help="Of a forecast, as in --quantiles 0.1,0.5,0.9.")
+        str,
+        typer.Option(
+            help="The quantiles of a forecast, as in --quantiles 0.1,0.5,0.9.",
+            rich_help_panel=FORECASTS,
+        ),
     ] = "",
-    plot: Annotated[Path | None, typer.Option(help="A picture of a forecast, to be drawn.")] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(help="A picture of the forecast, to be drawn.", rich_help_panel=FORECASTS),
+    ] = None,
     neighbours: Annotated[
-        str, typer.Option(help="A word, of word vectors: the words that are nearest.")
+        str, typer.Option(help="A word, to list the words nearest to it.", rich_help_panel=VECTORS)
     ] = "",
     analogy: Annotated[
         tuple[str, str, str] | None,
-        typer.Option(help="Three words, of word vectors: a is to b as c is to the answer."),
+        typer.Option(help="Three words: a is to b as c is to the answer.", rich_help_panel=VECTORS),
     ] = None,
     shard: Annotated[
-        str, typer.Option(help="A part of the file, as in 2/8; `cat` of all parts is the whole.")
+        str,
+        typer.Option(
+            help="The part of the file to answer, as in 2/8; all parts together are the whole.",
+            rich_help_panel=OUTPUT,
+        ),
     ] = "",
     as_json: AsJson = False,
 ) -> None:
     """Answer each line with a line. With --nbest up to N lines of score<TAB>text for each."""
-    from saccade.data.lines import Part, input_lines, part_of_lines
-    from saccade.errors import ConfigError
+    from saccade.data.lines import Defect, Part, input_lines, input_rows, part_of_lines
+    from saccade.errors import ConfigError, DataError
     from saccade.runs.machine import tune_malloc
-    from saccade.runs.printing import lines_in_words, one_line, printed, warning_of_unknown
+    from saccade.runs.printing import (
+        Unknown,
+        lines_in_words,
+        one_line,
+        printed,
+        warning_of_unknown,
+    )
     from saccade.runs.run import LINES_AT_ONCE, load
     from saccade.training.report import counting
 
     end_quietly()
     if details and not as_json:
         raise ConfigError("--details are for programs to read: add --json")
+    if number and as_json:
+        raise ConfigError("--number is for lines of text: --json has a line for each input")
     wanted = decode_settings(settings, engine, int8)
     wanted |= {"width": width} if width is not None else {}
     wanted |= {"kind": "sample"} if sample else {}
@@ -85,7 +140,12 @@ def predict(
         from saccade.inspect.forecast import show
 
         useless = {"--width": width, "--prefix": prefix, "--prefixes": prefixes, "--with": others}
-        useless |= {"--stream": stream, "--details": details, "--nbest": nbest > 1 and not sample}
+        useless |= {
+            "--number": number,
+            "--stream": stream,
+            "--details": details,
+            "--nbest": nbest > 1 and not sample,
+        }
         options = [name for name, value in useless.items() if value]
         print(show(model, file, quantiles, nbest if sample else 0, wanted, plot, as_json, options))
         return
@@ -93,11 +153,11 @@ def predict(
         raise ConfigError("--quantiles and --plot are for forecasts: leave them out")
     named = file is not None and str(file) != "-"
     name = str(file) if named else "standard input"
-    unknown: list[int] = []  # of each line that has what the model has no token for
+    unknown: list[Unknown] = []
     model.root = media_root(settings)
     asked = neighbours or " ".join(analogy or ())
     nbest = NEIGHBOURS if asked and nbest == 1 else nbest
-    inputs: Any = model.sources(file) if file and model.reads(file) else input_lines(file)
+    inputs: Any = model.sources(file) if file and model.reads(file) else input_rows(file)
     alone, before = file is not None and model.is_input(file), 0
     if shard:
         part = Part.parse(shard)
@@ -118,20 +178,28 @@ def predict(
         model.require_vectors()
         inputs, alone = [asked], True
     if stream:
-        lone = nbest == 1 and (width or 1) == 1 and not (prefix or prefixes or others or as_json)
+        lone = (
+            nbest == 1
+            and (width or 1) == 1
+            and not (prefix or prefixes or others or as_json or number)
+        )
         if not lone or int8 or engine == "ctranslate2":
             raise ConfigError(
                 "--stream writes one answer, greedy or with --sample, and takes --set; leave out "
-                "--width, --nbest, --prefix, --prefixes, --with, --engine, --int8 and --json"
+                "--width, --nbest, --number, "
+                "--prefix, --prefixes, --with, --engine, --int8 and --json"
             )
         request = model.text_request(wanted)
-        for number, item in enumerate(inputs, 1):
+        for i, item in enumerate(inputs, 1):
+            if isinstance(item, Defect):
+                raise DataError(f"{item.where}: {item.message}")
             for piece in model.stream_text(
-                item, number=number, request=request, file=None if alone else name
+                item, number=i, request=request, file=None if alone else name
             ):
                 print(one_line(piece), end="", flush=True)
             print(flush=True)
-            unknown += [count] if (count := model.unknown(item)) else []
+            if some := model.unknown(item):
+                unknown.append(Unknown(model.place(i, name), len(some), some))
         if unknown:
             say(warning_of_unknown(unknown, model.task))
         return
@@ -147,14 +215,16 @@ def predict(
     found = model.stream(inputs, request, begin, at_once, None if alone else name, before + 1)
     with model:  # its processes end with it, also when it is interrupted
         path = file if named and not alone and not shard else None
-        for number, one in enumerate(counting(found, path), before + 1):
+        for i, one in enumerate(counting(found, path), before + 1):
             if one.problem and (asked or fill):
                 raise ConfigError(one.problem)
             if one.problem:
                 lost += 1
-                say(f"{model.place(number, name)}: {one.problem}; left empty")
-            unknown += [one.unknown] if one.unknown else []
-            print("\n".join(printed(one, nbest, as_json, model.task)))
+                say(f"{model.place(i, name)}: {one.problem}; left empty")
+            if one.unknown:
+                unknown.append(Unknown(model.place(i, name), one.unknown, one.unknown_units))
+            lines = printed(one, nbest, as_json, model.task)
+            print("\n".join(f"{i}\t{line}" for line in lines) if number else "\n".join(lines))
     if unknown:
         say(warning_of_unknown(unknown, model.task))
     if lost:

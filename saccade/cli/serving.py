@@ -19,21 +19,21 @@ def serve(
     port: Annotated[int, typer.Option(help="The port; 0 is any that is free.")] = 8000,
     key_file: Annotated[
         Path | None,
-        typer.Option(help=f"A file with the key that clients show; else {KEY_VARIABLE} is it."),
+        typer.Option(help=f"A file with the key that clients show. Without it, {KEY_VARIABLE}."),
     ] = None,
     allow_host: Annotated[
         list[str] | None, typer.Option(help="A further name by which clients call the server.")
     ] = None,
     languages: Annotated[
         list[str] | None,
-        typer.Option(help="Of a translator, as in --languages RUN=de-en, for /languages."),
+        typer.Option(help="The languages of a translator, as in --languages RUN=de-en."),
     ] = None,
-    waiting: Annotated[int, typer.Option(help="Requests that may wait.")] = 128,
-    seconds: Annotated[float, typer.Option(help="From a request to its answer, at most.")] = 30.0,
+    waiting: Annotated[int, typer.Option(help="How many requests may wait.")] = 128,
+    seconds: Annotated[float, typer.Option(help="How many seconds an answer may take.")] = 30.0,
     body_mb: Annotated[float, typer.Option(help="The largest request, in MB.")] = 2.0,
     width: Annotated[int, typer.Option(help="The widest beam that a client may ask for.")] = 16,
     threads: Annotated[
-        int | None, typer.Option(help="Of the model; else all cores but one, for the network.")
+        int | None, typer.Option(help="How many threads compute. Without it, all cores but one.")
     ] = None,
     open_page: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
 ) -> None:

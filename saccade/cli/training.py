@@ -24,18 +24,32 @@ def train(
     dev: DevFiles = None,
     from_run: Annotated[
         Path | None,
-        typer.Option("--from", help="A run to start from: vocabulary and weights."),
+        typer.Option(
+            "--from", help="A run to start from, whose vocabulary and weights are taken over."
+        ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="The run's directory.")] = None,
-    seeds: Annotated[int | None, typer.Option(help="So many runs, which predict together.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="The run's directory. Without it, the folder runs and the name of the data file."
+        ),
+    ] = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option(help="Train this many networks, which differ by seed and predict together."),
+    ] = None,
     settings: Settings = None,
 ) -> None:
     """Train a model from a raw file. What you do not set is chosen for you."""
-    from saccade.training.stop import Interrupted, Stop
+    from saccade.training.stop import EXIT_CODE, Interrupted, Stop
 
     _quiet_torch()
     with Stop() as stop:
-        from saccade.training.session import fill, new_folder, save_unprepared, start
+        if "RANK" not in os.environ:  # of several processes one speaks for all
+            from saccade.setup.paths import refuse_paths
+
+            refuse_paths(gather_settings(data, task, dev, settings)[0], out)
+        from saccade.training.session import fill, new_folder, start
         from saccade.training.together import agreed, follow, meeting
 
         def gathered() -> tuple[dict[str, Any], str]:
@@ -54,7 +68,8 @@ def train(
                 with stop.interruptible():
                     config, reason, seen = fill(raw, where)
             except Interrupted:
-                _stopped(save_unprepared(raw, out))
+                say("stopped before there was anything to save: give the same command again")
+                raise typer.Exit(EXIT_CODE) from None
             folder = new_folder(config, out)
             say(f"{config.data.train[0]}: {reason}")
             _follow(start(config, folder, stop, seen), folder)
@@ -65,7 +80,11 @@ def resume(
     run: RunFolder,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", help="A limit to raise, as in --set train.steps=2000."),
+        typer.Option(
+            "--set",
+            help="A limit to raise, as in --set train.steps=2000: of steps, epochs, minutes, "
+            "patience or seeds.",
+        ),
     ] = None,
 ) -> None:
     """Go on with a run that was stopped. With a higher limit one that has ended goes on, too."""

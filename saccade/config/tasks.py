@@ -206,9 +206,13 @@ class Translate(TaskSettings):
         return self
 
     def texts(self, names: Sequence[Column]) -> list[Source]:
-        if self.joint:
-            return [Source(self.source, tuple(range(len(names) + 1)))]
-        return [*self.sources(names), Source(self.target, (len(names),))]
+        sources = self.sources(names)
+        if not self.joint:
+            return [*sources, Source(self.target, (len(names),))]
+        own = {(i,) for i, name in enumerate(names) if str(name) in self.own}
+        both = tuple(i for one in sources if one.columns not in own for i in one.columns)
+        apart = [one for one in sources if one.columns in own]
+        return [Source(self.source, (*both, len(names))), *apart]
 
 
 class NumberTask(TaskSettings):

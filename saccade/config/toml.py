@@ -142,11 +142,12 @@ def _sentence(model: type[BaseModel], mistake: ErrorDetails) -> str:
         case "extra_forbidden":
             known = [*siblings, *(name for kind in kinds for name in kind.model_fields)]
             near = difflib.get_close_matches(path[-1], known, n=1, cutoff=0.5)
-            guesses = [other for other in _elsewhere(path[-1]) if other != key] + near
+            whole = [".".join([*path[:-1], name]) for name in near]
+            guesses = [other for other in owners_of(path[-1]) if other != key] + whole
             meant = f" (did you mean '{guesses[0]}'?)" if guesses else ""
-            if guesses == near and near and near[0] not in siblings:
+            if guesses == whole and near and near[0] not in siblings:
                 owner = f"of {'.'.join(path[:-1])}.kind = '{_kind_with(near[0], kinds)}'"
-                meant = f" (did you mean '{near[0]}', {owner}?)"
+                meant = f" (did you mean '{whole[0]}', {owner}?)"
             return f"unknown key '{key}'{meant}" + (
                 "" if meant else f"; the keys here are {', '.join(sorted(siblings))}"
             )
@@ -227,7 +228,7 @@ def kind_of(model: type[BaseModel]) -> str:
     return str(names[0]) if len(names) == 1 else "text"  # a tokenizer's kinds are all of text
 
 
-def _elsewhere(name: str) -> list[str]:
+def owners_of(name: str) -> list[str]:
     """Where a key of this name does exist, for the user who put it into the wrong table."""
     tables = {"task": Task, "data": Data, "encoder": Encoder, "decoder": Decoder, "head": Head}
     tables |= {"train": Train, "decode": Decode, "start": Start}

@@ -282,6 +282,10 @@ def _format(
             raise FileError("files", names[1], "each file has source and target already")
         return "lines"
     name = without_compression(names[0])
+    if not any(line.strip() for line in sample(names[0])):
+        raise FileError("empty-file", names[0], "no examples: all its lines are blank")
+    if len(sample(names[0])) == 1 and "\r" in sample(names[0])[0].strip("\r"):
+        raise FileError("line-ends", names[0], "its lines end in \\r, as on old Macs")
     lines = [line for line in sample(names[0]) if line[:1] != "#" or "\t" in line]
     full = [line for line in lines if line.strip()]
     if name.endswith((".jsonl", ".ndjson")) or (
@@ -296,7 +300,15 @@ def _format(
     if name.endswith(".tsv"):
         if "\t" in "".join(full):
             return tabs
-        return "csv" if separator_of(full) else "text"
+        if separator_of(full):
+            return "csv"
+        if target_type is None:
+            raise FileError(
+                "one-column",
+                name,
+                "none of the first lines of this .tsv has a tab (plain text: --task language)",
+            )
+        return "text"
     counts = Counter(line.count("\t") for line in full)
     if name.endswith(".conllu") or (counts[9] > 0.9 * len(full) and len(lines) > len(full)):
         return "conllu"

@@ -47,6 +47,7 @@ ADVICE = {
     "irregular": "write a row for each step, or leave out the time column (task.time)",
     "json": "write one JSON object a line",
     "key": "set data.source and data.target",
+    "line-ends": "end them in \\n, as tr '\\r' '\\n' does",
     "long-line": "is it a text file? Break the line, as with fold -s -w 10000",
     "mask": "write a 1 or a 0 for every label, as in 0111",
     "misaligned": "make both from one file again; a line may be missing far earlier",
@@ -266,20 +267,25 @@ def counted(number: int, thing: str) -> str:
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
-def input_lines(
+def input_lines(path: Path | None) -> Iterator[str]:
+    """The lines of a file or of standard input, one at a time, read as training files are."""
+    for row in input_rows(path):
+        if isinstance(row, Defect):
+            raise DataError(str(row))
+        yield row
+
+
+def input_rows(
     path: Path | None, stream: io.RawIOBase | None = None, number: int = 0
-) -> Iterator[str]:
-    """The lines of a file or of standard input, one at a time, read as training files are.
+) -> Iterator[str | Defect]:
+    """The same, where a line that is no text is what is wrong with it.
 
     A `stream` may stand for a part of the file, before which there are `number` lines.
     """
     standard = path is None or str(path) == "-"
     stream = io.FileIO(sys.stdin.fileno(), closefd=False) if standard else stream
     try:
-        for row in lines_of("standard input" if standard else str(path), stream, number):
-            if isinstance(row, Defect):
-                raise DataError(str(row))
-            yield row
+        yield from lines_of("standard input" if standard else str(path), stream, number)
     except FileError as error:
         raise DataError(str(error.defect)) from None
 
@@ -330,14 +336,14 @@ class Part:
         return cls(int(first) - 1, int(second))
 
 
-def part_of_lines(path: Path, part: Part) -> tuple[int, Iterator[str]]:
+def part_of_lines(path: Path, part: Part) -> tuple[int, Iterator[str | Defect]]:
     """How many lines are before a part of a file, and its lines; no other is decoded."""
     with path.open("rb") as file:
         compressed = _decompressed(str(path), file) is not None
     if compressed:  # it has to be read from its beginning
-        total = sum(1 for _ in input_lines(path))
+        total = sum(1 for _ in input_rows(path))
         first, last = (total * n // part.count for n in (part.number, part.number + 1))
-        return first, itertools.islice(input_lines(path), first, last)
+        return first, itertools.islice(input_rows(path), first, last)
     with path.open("rb") as file:
         size = file.seek(0, io.SEEK_END)
         start, end = (
@@ -346,7 +352,7 @@ def part_of_lines(path: Path, part: Part) -> tuple[int, Iterator[str]]:
         before = _newlines(file, start)
         file.seek(max(0, start - 1))
         before += start > 0 and file.read(1) != b"\n"  # after a last line that has no end
-    return before, input_lines(path, _Limited(str(path), start, end), before)
+    return before, input_rows(path, _Limited(str(path), start, end), before)
 
 
 def _line_start(file: BinaryIO, at: int, size: int) -> int:

@@ -80,8 +80,8 @@ def _one(run: Run, item: Any, kind: str, options: Any, decode: Mapping[str, Any]
     return view(run, item, kind, settings=searched, **own)
 
 
-def write(views: Sequence[View], out: Path) -> None:
-    """Write views into a file, as its name says."""
+def write(views: Sequence[View], out: Path, title: str = "") -> None:
+    """Write views into a file, as its name says; a page has the title."""
     if out.suffix in PICTURES:
         if len(views) > 1:
             raise ConfigError(f"{out}: a picture shows one view: name it with --view")
@@ -91,7 +91,11 @@ def write(views: Sequence[View], out: Path) -> None:
             f"{out}: cannot be written: name a .html, a .json, or a picture: {', '.join(PICTURES)}"
         )
     found: Any = views[0] if len(views) == 1 else {"views": views}
-    text = page(views) if out.suffix == ".html" else json.dumps(found, ensure_ascii=False) + "\n"
+    text = (
+        page(views, title)
+        if out.suffix == ".html"
+        else json.dumps(found, ensure_ascii=False) + "\n"
+    )
     try:
         out.write_text(text, encoding="utf-8")
     except OSError as error:

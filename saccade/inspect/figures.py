@@ -12,7 +12,14 @@ from saccade.data.pictures import pillow
 from saccade.errors import ConfigError
 from saccade.inspect.attention import new_figure, save
 from saccade.inspect.captions import CaptionPath, draw_path
-from saccade.inspect.packing import axis_names, best_path, children, unpacked
+from saccade.inspect.packing import (
+    axis_names,
+    axis_titles,
+    best_path,
+    children,
+    map_title,
+    unpacked,
+)
 from saccade.inspect.speech import Heard, draw_speech
 
 View = dict[str, Any]
@@ -95,15 +102,16 @@ def heat_map(axes: Any, values: Any, rows: list[str], columns: list[str], **more
 
 def _attention(view: View) -> Any:
     rows, columns = axis_names(view)
-    module = None if view["layer"] is None else view["modules"][view["layer"]]
     width = min(20.0, 1.8 + 0.3 * len(columns))
     height = min(20.0, 1.4 + 0.28 * len(rows))
     figure = new_figure(max(width, 4.0), max(height, 2.0))
     axes = figure.add_subplot()
-    heat_map(axes, unpacked(view["map"]), rows, columns, cmap="Blues", vmin=0.0)
-    title = "mean of all heads" if module is None else module["path"]
-    head = "" if view["head"] is None else f", head {view['head']}"
-    axes.set_title(f"{title}{head}", fontsize="small")
+    image = heat_map(axes, unpacked(view["map"]), rows, columns, cmap="Blues", vmin=0.0)
+    figure.colorbar(image, ax=axes, shrink=0.8, label="weight")
+    down, across = axis_titles(view)
+    axes.set_ylabel(down, fontsize="small")
+    axes.set_xlabel(across, fontsize="small")
+    axes.set_title(map_title(view), fontsize="small")
     return figure
 
 

@@ -75,6 +75,25 @@ def axis_names(view: dict[str, Any]) -> tuple[list[str], list[str]]:
     return rows, columns[module["column_start"] :][: module["shape"][1]]
 
 
+AXES = {"source": "input", "target": "output", "read": "what was read before", "output": "output"}
+
+
+def axis_titles(view: dict[str, Any]) -> tuple[str, str]:
+    """What the rows and the columns of an attention map are."""
+    return AXES[view["rows"]], AXES[view["columns"]]
+
+
+def map_title(view: dict[str, Any]) -> str:
+    """Which attention a map shows: of a module and a head, or the mean of those to the source."""
+    if view["layer"] is not None:
+        path = str(view["modules"][view["layer"]]["path"])
+        return path if view["head"] is None else f"{path}, head {view['head']}"
+    shown = [one for one in view["modules"] if one["type"] in ("cross", "recurrent")]
+    shown = shown or view["modules"][-1:]
+    heads = sum(len(one["entropy"]) for one in shown)
+    return "attention" if heads == 1 else f"attention, mean of {heads} heads"
+
+
 def children(view: dict[str, Any]) -> dict[int | None, list[int]]:
     """The nodes of a tree below each; below None those that are first."""
     found: dict[int | None, list[int]] = {}

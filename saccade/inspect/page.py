@@ -15,13 +15,27 @@ from typing import Any
 
 import numpy as np
 
-from saccade.inspect.packing import axis_names, best_path, children, unpacked
+from saccade.inspect.packing import (
+    axis_names,
+    axis_titles,
+    best_path,
+    children,
+    map_title,
+    unpacked,
+)
 
 View = dict[str, Any]
 MAX_CELLS = 4096  # of a matrix whose cells can be pointed at; a larger one is a picture
 MAX_NODES = 3000
 MOST_SURPRISED = 10.0  # nats, from which on tokens are equally dark
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+LEGEND = (
+    "<p class=faint>Each node is a token, log p (nats) of all up to it, and what became of it. "
+    "<span class=best>Blue</span>: the answer. <b>kept</b>: the beam goes on with it. "
+    "<b>ended</b>: an output ends here, and is compared with others. <b>outside the beam</b>: "
+    "others of its step are likelier. <b>could not win</b>: whatever follows, one that has ended "
+    "is better.</p>"
+)
 STYLE = Path(__file__).with_name("page.css")
 
 
@@ -242,10 +256,9 @@ def lines_of(
 
 def _attention(view: View) -> str:
     rows, columns = axis_names(view)
-    module = None if view["layer"] is None else view["modules"][view["layer"]]
-    what = "mean" if module is None else module["path"]
-    head = "" if view["head"] is None else f", head {view['head']}"
-    parts = [f"<p>{show(view['text'])} <span class=faint>{escaped(what + head)}</span></p>"]
+    down, across = axis_titles(view)
+    parts = [f"<p>{show(view['text'])} <span class=faint>{escaped(map_title(view))}</span></p>"]
+    parts.append(f"<p class=faint>Rows: {down}; columns: {across}.</p>")
     parts.append(heat(unpacked(view["map"]), rows, columns))
     parts.append("<p>Coverage: how much attention each column gets.</p>")
     given = [x or 0.0 for x in view["coverage"]]
@@ -259,9 +272,9 @@ def _attention(view: View) -> str:
         for h, thumb in enumerate(one["thumbs"]):
             worth = ""
             if "importance" in one:
-                worth = f", worth {one['importance'][h]:.3f}"
+                worth = f", worth {one['importance'][h]:.3f} nats"
             small = picture(unpacked(thumb), thumb["max"] or 1.0, 4)
-            text = f"head {h}: entropy {one['entropy'][h]:.2f}{worth}"
+            text = f"head {h}: entropy {one['entropy'][h]:.2f} nats{worth}"
             cards.append(f"<figure>{small}<figcaption>{text}</figcaption></figure>")
         parts.append(f'<div class="heads">{"".join(cards)}</div>')
     return "".join(parts)
@@ -270,7 +283,7 @@ def _attention(view: View) -> str:
 def _tree(view: View) -> str:
     nodes = view["nodes"]
     below_each, best = children(view), best_path(view)
-    parts, written = [f"<p>{show(view['text'])}</p>"], 0
+    parts, written = [f"<p>{show(view['text'])}</p>{LEGEND}"], 0
     todo: list[Any] = below_each.get(None, [])[::-1]  # nodes, and what closes them
     while todo:
         i = todo.pop()
@@ -304,7 +317,7 @@ def _tokens(view: View) -> str:
     said = view["tokens"]
     values = [-(one["log_p"] or 0.0) for one in said]
     titles = [f"surprisal {value:.3f} nats" for value in values]
-    parts = [f"<p>log p {view['score']:.4f}; darker tokens surprise the model more.</p>"]
+    parts = [f"<p>log p {view['score']:.4f} nats; darker tokens surprise the model more.</p>"]
     shades = [min(value, MOST_SURPRISED) for value in values]
     parts.append(coloured((one["text"] for one in said), shades, titles))
     rows = []
@@ -315,7 +328,7 @@ def _tokens(view: View) -> str:
         )
         log_p = "" if one["log_p"] is None else f"{one['log_p']:.4f}"
         rows.append(f"<tr><td>{token(one['text'])}</td><td>{log_p}</td><td>{others}</td></tr>")
-    head = "<tr><th>token</th><th>log p</th><th>likeliest here</th></tr>"
+    head = "<tr><th>token</th><th>log p (nats)</th><th>likeliest here</th></tr>"
     return "".join([*parts, f'<div class="wide"><table>{head}{"".join(rows)}</table></div>'])
 
 
@@ -422,14 +435,14 @@ def _curves(view: View) -> str:
     losses = {
         run["name"]: list(zip(run["steps"], run["loss"], strict=True)) for run in view["runs"]
     }
-    parts = [lines_of(losses, "loss in training")]
+    parts = [lines_of(losses, "loss in training, by step")]
     names = dict.fromkeys(n for run in view["runs"] for one in run["dev"] for n in one["scores"])
     for name in names:
         curves = {
             run["name"]: [(one["step"], one["scores"].get(name)) for one in run["dev"]]
             for run in view["runs"]
         }
-        parts.append(lines_of(curves, f"{name} on dev"))
+        parts.append(lines_of(curves, f"{name} on dev, by step"))
     return "".join(parts)
 
 

@@ -29,6 +29,7 @@ LIMITS = ("train.steps", "train.epochs", "train.minutes", "train.patience", "tra
 PARALLEL = tuple(f"parallel.{name}" for name in c.Parallel.model_fields)
 WAYS = ("train.precision", "train.processes", *PARALLEL)
 CHANGEABLE = (*LIMITS, *WAYS, "train.workers", "train.keep", "train.device", "train.preflight")
+MOST_RUNS = 5  # that a message names
 CHANGEABLE_TABLES = ("data.", "decode.")
 
 
@@ -42,11 +43,22 @@ class Mark(BaseModel):
     prepared: bool
 
 
+def _why_no_run(folder: Path) -> str:
+    """Why a folder is not a run, with the runs that are in it."""
+    if not folder.is_dir():
+        return "it is a file; name a run's folder" if folder.exists() else "there is no such folder"
+    inside = sorted(str(path.parent) for path in folder.glob("*/config.toml"))
+    if not inside:
+        return "it has no config.toml"
+    more = f" and {len(inside) - MOST_RUNS} more" if len(inside) > MOST_RUNS else ""
+    return f"it has no config.toml; runs in it are {', '.join(inside[:MOST_RUNS])}{more}"
+
+
 def read_settings(folder: Path) -> tuple[dict[str, Any], Mark]:
     """The tables of a run's config.toml, and its mark."""
     path = folder / "config.toml"
     if not os.path.lexists(path):
-        raise CheckpointError(f"{folder}: not a run: it has no config.toml")
+        raise CheckpointError(f"{folder}: not a run: {_why_no_run(folder)}")
     guard.vet(folder)
     try:
         raw = tomllib.loads(files.read_text(path))
@@ -212,13 +224,20 @@ def raised(config: c.Config, settings: Mapping[str, Any]) -> c.Config:
             continue
         if key not in LIMITS:
             raise ConfigError(
-                f"{key}: only limits can be raised on resume ({', '.join(LIMITS)}), and "
-                f"another way of computing chosen ({', '.join(WAYS)}); for another setting train "
-                "anew"
+                f"{key}: cannot be changed on resume: only limits can be raised "
+                f"({', '.join(LIMITS)}), and train.precision, train.processes and parallel.* be "
+                "set, which change how a step is computed, not what is learned; to change anything "
+                "else start a new run"
             )
         if key not in now:
-            own = ", ".join(f"{name} = {now[name]}" for name in LIMITS if name in now)
-            raise ConfigError(f"{key}: the run has no such limit; it has {own or 'none'}")
+            own = [name for name in LIMITS if name in now and name != "train.seeds"]
+            has = ", ".join(f"{name} = {now[name]}" for name in own)
+            raise ConfigError(
+                f"{key}: the run has no such limit; it has {has}: raise "
+                f"{' or '.join(own)}, or start a new run with another limit"
+                if own
+                else f"{key}: the run has no limit that could be raised"
+            )
         if type(value) in (int, float) and value < now[key]:
             raise ConfigError(
                 f"{key} = {value} is below the {now[key]} of the run: limits can only be raised"

@@ -1,12 +1,22 @@
 """Predictions as the lines that a command prints."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, NamedTuple
 
 from saccade.data.lines import counted
 from saccade.tasks.task import Prediction
+
+MOST_PLACES, MOST_UNITS = 5, 10  # that a warning names
+
+
+class Unknown(NamedTuple):
+    """What an input has that the model has no token for: where it is, how much, and what."""
+
+    place: str
+    count: int
+    units: Sequence[str]
 
 
 def printed(one: Prediction, nbest: int, as_json: bool, task: Any) -> list[str]:
@@ -21,6 +31,7 @@ def printed(one: Prediction, nbest: int, as_json: bool, task: Any) -> list[str]:
     answers: list[dict[str, Any]] = [{"text": text, "score": score} for text, score in ranked]
     if one.unknown:
         answers[0]["unknown"] = one.unknown
+        answers[0]["unknown_units"] = one.unknown_units
     if one.tokens:
         answers[0]["tokens"] = [token._asdict() for token in one.tokens]
     if one.tree is not None:
@@ -30,11 +41,24 @@ def printed(one: Prediction, nbest: int, as_json: bool, task: Any) -> list[str]:
     return [json.dumps(answers, ensure_ascii=False)]
 
 
-def warning_of_unknown(counts: Sequence[int], task: Any) -> str:
-    """How much of its input a language model has read as <unk>: its answers may suffer."""
-    thing = "word" if task.output.config.kind == "word" else "character"
-    what = f"{counted(sum(counts), thing)} of the input in {lines_in_words(len(counts))}"
-    return f"{what} not in the model's vocabulary: read as <unk>, and printed as given"
+def warning_of_unknown(found: Sequence[Unknown], task: Any) -> str:
+    """What the model has read as <unk>, by place, and how much of it: its answers may suffer."""
+    words = any(len(unit) > 1 for one in found for unit in one.units)
+    lines = [
+        f"{one.place}: not in the model's vocabulary: {_some(dict.fromkeys(one.units))}"
+        for one in found[:MOST_PLACES]
+    ]
+    total = counted(sum(one.count for one in found), "word" if words else "character")
+    what = f"{total} of the input in {lines_in_words(len(found))}"
+    given = ", and printed as given" if task.config.task.kind == "language" else ""
+    return "\n".join([*lines, f"{what} not in the model's vocabulary: read as <unk>{given}"])
+
+
+def _some(units: Iterable[str]) -> str:
+    """The first few of what is not known."""
+    shown = [f"{unit!r:.60}" for unit in units]
+    more = [f"and {len(shown) - MOST_UNITS:,} more"] if len(shown) > MOST_UNITS else []
+    return ", ".join(shown[:MOST_UNITS] + more)
 
 
 def lines_in_words(count: int) -> str:

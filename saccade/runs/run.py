@@ -62,6 +62,7 @@ from saccade.tasks.task import (
 )
 from saccade.tasks.vectors import WordVectors
 
+NO_TEXT = ("utf8", "nul")  # defects of a line that leave it without an answer
 LINES_AT_ONCE = 2048  # read, sorted by length and decoded at once
 
 
@@ -216,7 +217,7 @@ class Run:
 
     def stream(
         self,
-        inputs: str | Iterable[str | Sequence[str]],
+        inputs: str | Iterable[str | Sequence[str] | Defect],
         request: Request | None = None,
         prefixes: str | Iterable[str] | None = None,
         at_once: int = LINES_AT_ONCE,
@@ -250,12 +251,24 @@ class Run:
                 full = [query for query in some if not _is_empty(query)]
                 waiting.append((some, self.engines.submit(full, request)))
                 if len(waiting) > 1 or at_once == 1:  # the next are made while these are read
-                    yield from _in_order(*waiting.popleft())
+                    yield from self._in_order(*waiting.popleft())
             while waiting:
-                yield from _in_order(*waiting.popleft())
+                yield from self._in_order(*waiting.popleft())
         finally:
             for _, pending in waiting:
                 pending.cancel()
+
+    def _in_order(self, queries: list[Query], pending: Pending) -> Iterator[Prediction]:
+        """The predictions of queries; an empty line in is an empty line out."""
+        ready = iter(pending.result())
+        for query in queries:
+            if _is_empty(query):
+                yield Prediction("", 0.0, problem=query.problem)
+                continue
+            one, units = next(ready), self.task.unknown_in(query.source)
+            if units and not one.problem:
+                one = replace(one, unknown=len(units), unknown_units=tuple(dict.fromkeys(units)))
+            yield one
 
     def stream_text(
         self,
@@ -331,11 +344,9 @@ class Run:
             return f"{file}, sentence {number}"
         return f"{file}:{number}"
 
-    def unknown(self, text: str | Sequence[str]) -> int:
-        """How many characters (or words) of an input a language model has no token for."""
-        if not isinstance(self.task, GeneratingTask):
-            return 0
-        return self.task.unknown(text if isinstance(text, str) else text[0])
+    def unknown(self, item: str | Sequence[str]) -> list[str]:
+        """The characters (or words) of an input that the model has no token for."""
+        return self.task.unknown_in(self._source(item, "the input"))
 
     def check_prefix(self, prefix: str) -> None:
         """Refuse a prefix that no answer can begin with."""
@@ -369,17 +380,23 @@ class Run:
         same = Path(name).suffix == Path(known).suffix
         return same and data.format in ("csv", "jsonl", "conllu", "columns")
 
-    def sources(self, path: str | os.PathLike[str]) -> Iterator[tuple[str, ...]]:
-        """The inputs in a file of the training data's format, with or without its targets."""
+    def sources(self, path: str | os.PathLike[str]) -> Iterator[tuple[str, ...] | Defect]:
+        """The inputs in a file of the training data's format, with or without its targets.
+
+        A line that is no text is what is wrong with it.
+        """
         data, due = self.config.data, 1
         for row in read([os.fspath(path)], data, self.config.task.kind, labelled=False):
-            if isinstance(row, Defect) and row.code != "blank-source":
+            if isinstance(row, Defect) and row.code not in ("blank-source", *NO_TEXT):
                 raise DataError(str(row))
             line = row.line if isinstance(row, Example) else int(row.where.rpartition(":")[2])
             if data.format == "jsonl":  # an empty line in, an empty line out
                 yield from repeat(("",), line - due)
                 due = line + 1
-            yield row.source if isinstance(row, Example) else ("",)
+            if isinstance(row, Example):
+                yield row.source
+            else:
+                yield row if row.code in NO_TEXT else ("",)
 
     def source_of(self, item: str | Sequence[str]) -> tuple[str, ...]:
         """The columns of one input, with the whole path of each that is media."""
@@ -440,9 +457,16 @@ class Run:
         return self.task.forecast(self.network, table, quantiles, samples, seed)
 
     def _query(
-        self, item: str | Sequence[str], number: int, prefix: str, file: str | None, place: str
+        self,
+        item: str | Sequence[str] | Defect,
+        number: int,
+        prefix: str,
+        file: str | None,
+        place: str,
     ) -> Query:
         """One input. Media that a file names are where that file is; a program may name any."""
+        if isinstance(item, Defect):  # a line of a file that is no text
+            return Query(("",), number - 1, prefix, item.message)
         try:
             source, problem = self._source(item, place), ""
         except CellError as error:
@@ -540,16 +564,11 @@ def _is_empty(query: Query) -> bool:
     return bool(query.problem) or not any(text.strip() for text in query.source)
 
 
-def _in_order(queries: list[Query], pending: Pending) -> Iterator[Prediction]:
-    """The predictions of queries; an empty line in is an empty line out."""
-    ready = iter(pending.result())
-    for query in queries:
-        yield Prediction("", 0.0, problem=query.problem) if _is_empty(query) else next(ready)
-
-
 def _pairwise(
-    inputs: Iterable[str | Sequence[str]], prefixes: Iterable[str], place: Callable[[int], str]
-) -> Iterator[tuple[str | Sequence[str], str]]:
+    inputs: Iterable[str | Sequence[str] | Defect],
+    prefixes: Iterable[str],
+    place: Callable[[int], str],
+) -> Iterator[tuple[str | Sequence[str] | Defect, str]]:
     supply = iter(prefixes)
     for number, item in enumerate(inputs, 1):
         prefix = next(supply, None)

@@ -19,8 +19,7 @@ from saccade.models.networks import Generator, shifted
 from saccade.nn.padded import pad
 from saccade.tasks.generate import EncodedQuery, GeneratingTask, Reading, Started
 from saccade.tasks.plain import PlainText
-from saccade.tasks.task import Evaluation, Query, device_of, shared
-from saccade.text.tokenizers import alphabet
+from saccade.tasks.task import Evaluation, Query, Source, device_of, shared
 
 
 class LanguageModel(PlainText, GeneratingTask):
@@ -125,11 +124,10 @@ class LanguageModel(PlainText, GeneratingTask):
         return query.prompt + (more.lstrip(" ") if parted and query.prompt[-1:].isspace() else more)
 
     def unknown(self, text: str) -> int:
-        output, unk = self.output, self.output.specials.unk
-        if unk not in output.encode([text])[0]:
-            return 0
-        parts = list(alphabet(output.config, text))
-        return sum(unk in ids for ids in output.encode(parts))
+        return len(self.output.unknown(text))
+
+    def unknown_in(self, source: Source) -> list[str]:
+        return self.output.unknown(source[0])
 
     def scored(self, examples: Sequence[Example]) -> Corpus:
         first, lines = self.output.frame.line, self.encode(examples).tokens

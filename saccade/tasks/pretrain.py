@@ -49,6 +49,7 @@ from saccade.tasks.task import (
     Prediction,
     Query,
     Request,
+    Source,
     device_of,
     in_batches,
     shared,
@@ -146,6 +147,9 @@ class Pretraining(PlainText):
 
     def build_meta(self) -> Network:
         return build_meta(self.config, [self.target.inventory], self.target.inventory)
+
+    def unknown_in(self, source: Source) -> list[str]:
+        return self.tokenizer.unknown(source[0].replace(MASK, " "))
 
     def make(self, rows: Rows, n: int, epoch: int) -> Made:
         """What the network learns from row n in an epoch."""

@@ -20,7 +20,7 @@ import torch
 from saccade import config as c
 from saccade.data.batches import Batch, Batches, collate, epoch_of
 from saccade.data.corpora import Corpus, open_corpus
-from saccade.data.fields import Field, SourceLabels
+from saccade.data.fields import Field, SourceLabels, Text
 from saccade.data.kinds import Counting, Vocabularies, cell_of
 from saccade.data.lines import Example, Target
 from saccade.data.media import Features, Fitting, MediaField
@@ -85,7 +85,8 @@ class Prediction:
     problem: str = ""  # why there is no text
     tokens: tuple[Token, ...] = ()  # where details were asked for
     tree: Tree | None = None
-    unknown: int = 0  # characters or words of a language model's input that it has no token for
+    unknown: int = 0  # characters or words of the input that the model has no token for
+    unknown_units: tuple[str, ...] = ()  # which they are, each once
 
 
 class Task(ABC):
@@ -171,6 +172,15 @@ class Task(ABC):
                 pairs = zip(cells[i], places, strict=True)
                 cells[i] = [cell_of(texts, *place, root) for texts, place in pairs]
         return cells
+
+    def unknown_in(self, source: Source) -> list[str]:
+        """The characters (or words) of an input that the model has no token for."""
+        found: list[str] = []
+        for field, columns in zip(self.sources, self.columns, strict=False):
+            if isinstance(field, Text):
+                for text in source if len(self.sources) == 1 else _picked(source, columns):
+                    found += field.tokenizer.unknown(text)
+        return found
 
     def encode(self, examples: Sequence[Example]) -> Corpus:
         """Examples as rows of ids: a row for each target that is right."""

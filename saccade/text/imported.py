@@ -82,6 +82,7 @@ class Imported(Tokenizer):
         self._pieces = [f"<{i}>" for i in range(config.size)]
         for piece, i in self._ids.items():
             self._pieces[i] = piece
+        self._known = set()
         self._dropped = {*dropped, *specials.ids}
         marks = {*self._dropped, *frame.before, *frame.between, *frame.after, *frame.start}
         if not all(0 <= i < config.size for i in marks):

@@ -73,6 +73,7 @@ class Tokenizer:
         self.specials = _specials(config, [self._ids[name] for name in _hidden(config)])
         for i, name in zip(self.specials.ids, special_names(config), strict=True):
             self._pieces[i] = name
+        self._known: set[str] = set()  # of `alphabet`, as far as it was asked for
         self._dropped = {*self.specials.ids} - {self.specials.unk}  # from a text
         sep, bos, eos = (self.specials.sep,), (self.specials.bos,), (self.specials.eos,)
         self.frame = Frame((), sep, eos, bos, eos)  # the marks around texts
@@ -179,6 +180,20 @@ class Tokenizer:
                 known[unit] = encoding.ids
             ids += [list(chain.from_iterable(map(known.__getitem__, row))) for row in rows]
         return ids
+
+    def unknown(self, text: str) -> list[str]:
+        """The words (or characters) of a text that there is no token for, as often as they come.
+
+        Each that is known is looked up once for all texts.
+        """
+        units = alphabet(self.config, text)
+        new = [unit for unit in dict.fromkeys(units) if unit not in self._known]
+        if not new:
+            return []
+        unk = self.specials.unk
+        missing = {unit for unit, ids in zip(new, self.encode(new), strict=True) if unk in ids}
+        self._known.update(unit for unit in new if unit not in missing)
+        return [unit for unit in units if unit in missing] if missing else []
 
     def encode_words(self, sentences: Sequence[Sequence[str]]) -> list[tuple[list[int], list[int]]]:
         """The ids of each sentence, and for each id the index of its word; no word is without one.

@@ -36,7 +36,8 @@ class Way(NamedTuple):
     processes: int
 
     def __str__(self) -> str:
-        return f"{self.precision}, {'one process' if self.processes == 1 else self.processes}"
+        one = self.processes == 1
+        return f"{self.precision}, {'one process' if one else f'{self.processes} processes'}"
 
 
 PLAIN = Way("fp32", 1)

@@ -1,7 +1,6 @@
 """From the user's files to a trained run: `train`, `start` and `resume`."""
 
 import os
-import re
 import shutil
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import nullcontext, suppress
@@ -28,7 +27,6 @@ from saccade.runs.folder import (
     read_settings,
     with_own_copies,
     write_config,
-    write_settings,
 )
 from saccade.runs.guard import (
     check_ids,
@@ -50,8 +48,9 @@ from saccade.runs.start import (
     unknown,
 )
 from saccade.runs.vectors import first_tables
-from saccade.setup.choose import gather, paths_of, survey_and_fill
+from saccade.setup.choose import gather, survey_and_fill
 from saccade.setup.memory import keep_examples
+from saccade.setup.paths import refuse_folder, run_folder
 from saccade.setup.prepare import Prepared, prepare, reopen
 from saccade.setup.start import vocabularies
 from saccade.setup.survey import Survey
@@ -155,11 +154,9 @@ def new_folder(config: c.Config, out: str | os.PathLike[str] | None) -> Path:
 
 
 def _new_folder(first: str, out: str | os.PathLike[str] | None) -> Path:
-    """The directory `out`; else one under runs, called as the data or the folder of a pattern."""
-    start = first if os.path.exists(first) else re.split(r"[*?[]", first)[0].rstrip("/-_")
-    name = Path(start).name.strip(".").split(".")[0] or "run"
-    folder = Path(out) if out is not None else Path("runs") / name
-    _refuse_run(folder)
+    """The directory of a new run, made; one that holds what a run would overwrite is refused."""
+    folder = run_folder(first, out)
+    refuse_folder(folder)
     for taken in REPLACED:
         if os.path.lexists(folder / taken):
             raise ConfigError(
@@ -173,13 +170,6 @@ def _new_folder(first: str, out: str | os.PathLike[str] | None) -> Path:
     return folder
 
 
-def _refuse_run(folder: Path) -> None:
-    if os.path.lexists(folder / "config.toml"):
-        raise ConfigError(
-            f"{folder}: holds a run already; choose another folder (--out), or remove it"
-        )
-
-
 def _discard(folder: Path, kept: Collection[str]) -> None:
     """Remove what a run that came to nothing has made, and its folder if that is all there was.
 
@@ -191,14 +181,6 @@ def _discard(folder: Path, kept: Collection[str]) -> None:
         shutil.rmtree(folder / name, ignore_errors=True)
     with suppress(OSError):
         folder.rmdir()
-
-
-def save_unprepared(raw: dict[str, Any], out: str | os.PathLike[str] | None) -> Path:
-    """A run of which nothing is known but what the user said; `resume` makes the rest."""
-    folder = _new_folder(paths_of(raw.get("data", {}).get("train", "run"))[0], out)
-    with writing(folder):
-        write_settings(folder, raw, prepared=False)
-    return folder
 
 
 def start(
@@ -216,7 +198,7 @@ def start(
             folder.rmdir()
         raise
     with locked(folder):
-        _refuse_run(folder)
+        refuse_folder(folder)
         with writing(folder):
             there = {*os.listdir(folder)} - {".lock"}
             write_config(folder, config, prepared=False)

@@ -119,7 +119,7 @@ class Stop:
                     os._exit(130)
                 if not asked and byte[0] in SIGNALS:
                     asked = True
-                    self._tell("stopping; Ctrl-C ends the process at once")
+                    self._tell("stopping; a second Ctrl-C ends the process at once")
                     threading.Thread(target=self._end, daemon=True).start()
         os.close(reader)
 

@@ -40,6 +40,12 @@ def test_the_alignment_of_a_text_is_drawn(run: Path, tmp_path: Path, call: Call)
     assert out.read_bytes()[:4] == PNG
 
 
+def test_a_page_is_called_by_its_run_and_its_input(run: Path, tmp_path: Path, call: Call) -> None:
+    out = tmp_path / "page.html"
+    assert call("inspect", run, "abc", "--view", "tree", "--out", out).code == 0
+    assert f"<title><bdi>{run.name}: abc</bdi></title>" in out.read_text()
+
+
 def test_what_cannot_be_drawn_is_said(
     captions: Path, run: Path, tmp_path: Path, call: Call
 ) -> None:

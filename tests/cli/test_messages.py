@@ -1,5 +1,6 @@
 """What the command line says: true, with the file and the line, and with commands to paste."""
 
+import json
 import shlex
 import sys
 from pathlib import Path
@@ -9,6 +10,8 @@ import pytest
 import saccade
 from tests.cli.conftest import QUICK, TINY, refused, shell
 from tests.helpers import corpus
+
+INFLECTION = ["--task", "translate", "--set", "data.source=[1,2]", "--set", "data.target=3"]
 
 
 def test_the_version_is_told() -> None:
@@ -111,6 +114,85 @@ def test_a_language_model_leaves_what_was_written(tmp_path: Path, call) -> None:
     found = call("predict", run, tmp_path / "in.txt", "--json").out.splitlines()
     assert '"unknown": 2' in found[0]
     assert "unknown" not in found[1]
+
+
+def test_what_the_model_has_no_token_for_is_named_with_its_line(
+    run: Path, tmp_path: Path, call
+) -> None:
+    (tmp_path / "in.txt").write_text("abc\n日a本日\n\nab\n")
+    done = call("predict", run, tmp_path / "in.txt")
+    assert (done.code, len(done.out.splitlines())) == (0, 4)
+    where, count = done.err.splitlines()
+    assert where == f"{tmp_path / 'in.txt'}:2: not in the model's vocabulary: '日', '本'"
+    assert count.startswith("3 characters of the input in 1 line not in the model's vocabulary")
+    assert "as given" not in count  # which is for a language model
+    found = [json.loads(one) for one in shell(
+        "predict", run, tmp_path / "in.txt", "--json"
+    ).stdout.splitlines()]  # fmt: skip
+    assert (found[1][0]["unknown"], found[1][0]["unknown_units"]) == (3, ["日", "本"])
+    assert all("unknown" not in found[n][0] for n in (0, 2, 3))
+
+
+def test_answers_can_have_the_numbers_of_their_inputs(run: Path, words: Path, call) -> None:
+    plain = call("predict", run, words).out.splitlines()
+    numbered = call("predict", run, words, "--number").out.splitlines()
+    assert numbered == [f"{i}\t{line}" for i, line in enumerate(plain, 1)]
+    several = call("predict", run, words, "--number", "--nbest", 2).out.splitlines()
+    assert {line.split("\t")[0] for line in several} == {"1", "2", "3", "4"}
+    refused(call("predict", run, words, "--number", "--json"), "--number is for lines of text")
+
+
+def test_warnings_may_pass_a_check(tmp_path: Path, call) -> None:
+    path = corpus(tmp_path, "translate")
+    path.write_text(path.read_text() + path.read_text().splitlines()[0] + "\n")
+    assert call("check", path).code == 1
+    passed = call("check", path, "--errors")
+    assert passed.code == 0
+    assert "0 errors, " in passed.err
+    path.write_text(path.read_text() + "one column\n")
+    assert call("check", path, "--errors").code == 1
+
+
+def test_a_tag_that_was_never_seen_is_named(tmp_path: Path, call) -> None:
+    path, run = tmp_path / "infl.tsv", tmp_path / "run"
+    words = [f"{a}{b}{c}" for a in "abcd" for b in "abcd" for c in "abcd"]
+    rows = [f"{word}\t{tags}\t{word}{tags[-1]}" for word in words for tags in ("N;PL", "N;SG")]
+    path.write_text("\n".join(rows) + "\n")
+    small = [*INFLECTION, "--set", "encoder.dim=16", "--set", "decoder.dim=16"]
+    assert call("train", path, "--out", run, *QUICK, *small).code == 0
+    (tmp_path / "in.txt").write_text("abc\tN;PL\nabc\tXX;PL\n")
+    done = call("predict", run, tmp_path / "in.txt")
+    assert "in.txt:2: not in the model's vocabulary: 'XX'" in done.err
+    assert "1 word of the input in 1 line" in done.err
+
+
+@pytest.mark.parametrize("more", [[], ["--json"], ["--shard", "1/1"]])
+def test_a_line_that_is_no_text_leaves_its_line_empty(
+    more: list[str], run: Path, tmp_path: Path, call
+) -> None:
+    path = tmp_path / "in.txt"
+    path.write_bytes(b"abc\nb\xffa\na\0b\ncab\n")
+    done = call("predict", run, path, *more)
+    assert (done.code, len(done.out.splitlines())) == (0, 4)
+    assert f"{path}:2: not UTF-8 at byte 2 of the line; left empty" in done.err
+    assert f"{path}:3: a NUL at byte 2 of the line; left empty" in done.err
+    assert "2 lines could not be answered" in done.err
+    path.write_bytes(path.read_bytes().replace(b"b\xffa", b"").replace(b"a\0b", b""))
+    sound = call("predict", run, path, *more).out.splitlines()
+    assert [sound[0], sound[3]] == [done.out.splitlines()[n] for n in (0, 3)]
+
+
+def test_check_cuts_tags_as_train_would(tmp_path: Path, call) -> None:
+    path = tmp_path / "infl.tsv"
+    words = [f"{a}{b}{c}" for a in "abcd" for b in "abcd" for c in "abcd"]
+    rows = [f"{word}\t{tags}\t{word}{tags[-1]}" for word in words for tags in ("N;PL", "N;SG")]
+    path.write_text("\n".join(rows) + "\n")
+    out = call("check", path, *INFLECTION).out
+    assert "source and target: char" in out
+    assert "source 2: word" in out
+    assert "3 + 2 + 4 pieces: " in out
+    assert "→ N PL →" in out or "→ N SG →" in out
+    assert "N ; " not in out
 
 
 def test_one_label_is_not_an_imbalance(tmp_path: Path, call) -> None:

@@ -19,6 +19,8 @@ BROKEN: dict[str, tuple[bytes, str]] = {
     "a NUL byte": (TWO.encode() + b"a\0\tb\n", "train.tsv:4"),
     "a blank target": (TWO.encode() + b"a\t  \n", "train.tsv:4"),
     "empty": (b"", "train.tsv"),
+    "blank": (b"\n \n\n", "no examples: all its lines are blank"),
+    "old Mac": (TWO.replace("\n", "\r").encode(), "lines end in \\r"),
 }
 
 
@@ -36,6 +38,20 @@ def test_a_broken_file_is_named_with_its_line(name: str, tmp_path: Path, call) -
     checked = call("check", path, "--task", "translate")
     assert checked.code == 1
     assert where in checked.out + checked.err
+
+
+def test_a_tsv_without_tabs_is_no_language_model_unless_that_is_said(tmp_path: Path, call) -> None:
+    path = tmp_path / "train.tsv"
+    path.write_text("".join(f"word{i} form{i}\n" for i in range(50)))
+    for verb in ("train", "check"):
+        done = call(verb, path, *([] if verb == "check" else ["--out", tmp_path / "run"]))
+        assert done.code == (2 if verb == "train" else 1)
+        assert "none of the first lines of this .tsv has a tab" in done.out + done.err
+        assert "--task language" in done.out + done.err
+    assert not (tmp_path / "run").exists()
+    assert "one-column" not in call("check", path, "--task", "language").out
+    named = path.rename(tmp_path / "train.txt")
+    assert "one-column" not in call("check", named).out
 
 
 def test_misaligned_files_are_refused(tmp_path: Path, call) -> None:
@@ -71,7 +87,7 @@ def test_a_label_that_training_never_saw_is_refused(tmp_path: Path, call) -> Non
 def test_a_clean_file_has_no_defects(tmp_path: Path, call) -> None:
     done = call("check", *write(lines(), tmp_path)[0])
     assert done.code == 0
-    assert "no defects" in done.err
+    assert "no errors or warnings" in done.err
     assert "tokenizer" in done.out  # information is no defect
     assert "warning" not in done.out
 
@@ -136,7 +152,7 @@ def test_mistakes_in_settings_are_told_together(tmp_path: Path, call) -> None:
         "--set", "train.stepz=1", "--set", "encoder.dim=63", "--set", "train.rate=fast",
     )  # fmt: skip
     assert done.code == 2
-    assert "'encoder.dims' (did you mean 'dim'?)" in done.err
+    assert "'encoder.dims' (did you mean 'encoder.dim'?)" in done.err
     assert "'train.stepz' (did you mean 'steps'?)" in done.err
     assert "divisible by num_heads" in done.err
     assert "train.rate" in done.err
@@ -253,13 +269,26 @@ def test_exact_searches_and_exports_that_cannot_be_are_refused(
 def test_no_run_is_no_run(tmp_path: Path, call) -> None:
     done = call("predict", tmp_path)
     assert done.code == 2
-    assert "not a run" in done.err
+    assert "not a run: it has no config.toml" in done.err
+    (tmp_path / "file").write_text("")
+    refused(call("predict", tmp_path / "file"), "not a run: it is a file")
+    refused(call("predict", tmp_path / "nowhere"), "not a run: there is no such folder")
+    for n in range(7):
+        (tmp_path / f"run{n}").mkdir()
+        (tmp_path / f"run{n}" / "config.toml").write_text("")
+    refused(call("predict", tmp_path), f"runs in it are {tmp_path / 'run0'}, ")
+    refused(call("predict", tmp_path), f"{tmp_path / 'run4'} and 2 more")
+
+
+def test_a_run_is_not_made_where_a_file_is(tmp_path: Path, call) -> None:
+    path = corpus(tmp_path, "translate")
+    refused(call("train", path, "--out", path), f"{path}: is a file; name a folder (--out)")
 
 
 def test_undecodable_input_is_named_with_its_line(run: Path, call) -> None:
     source = run.parent / "bad.txt"
     source.write_bytes(b"abc\n\xff\n")
-    done = call("predict", run, source)
+    done = call("predict", run, source, "--stream")
     assert done.code == 2
     assert "bad.txt:2" in done.err
 

@@ -27,7 +27,7 @@ EVALUATE = "saccade.tasks.translate:Translate.evaluate_answers"
 ENCODE = "saccade.text.tokenizers:Tokenizer.encode"
 PHASES: dict[str, list[tuple[str, int]]] = {
     "preparing": [
-        ("saccade.setup.choose.survey", 1), ("saccade.setup.prepare.task_class", 1), (ENCODE, 1),
+        ("saccade.setup.prepare.task_class", 1), (ENCODE, 1),
         (ENCODE, 9), ("saccade.setup.prepare.save_examples", 1),
         ("saccade.setup.prepare.write_corpus", 2),
     ],
@@ -83,6 +83,20 @@ def test_a_signal_in_any_phase_saves_and_exits_with_75(phase: str, small: Small)
 def test_a_signal_while_resuming_and_in_the_preflight_does_the_same(small: Small) -> None:
     stop_while_resuming(small, signal.SIGTERM, *RESUMING[0])
     stop_and_go_on(small, signal.SIGTERM, *PREFLIGHT[0], *PREFLIGHT_ON)
+
+
+@both
+def test_a_signal_before_the_data_is_known_leaves_nothing_and_says_so(
+    number: int, small: Small
+) -> None:
+    recipe, run = small.recipe("lstm", 0, STEPS), small.new()
+    where = [number, "saccade.setup.choose.survey", 1]
+    done = small.server.run("train", recipe, "--out", run, signal=where)
+    assert done.code == 75
+    assert "stopped before there was anything to save: give the same command again" in done.said
+    assert "all is saved" not in done.said
+    assert "resume" not in done.said
+    assert not run.exists()
 
 
 @pytest.mark.faults

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from saccade.errors import ConfigError
+from saccade.inspect import figures
 from saccade.inspect.figures import draw, draw_flows
 from saccade.inspect.page import page, png, show
 from saccade.inspect.terminal import text_of
@@ -125,6 +126,25 @@ def test_a_page_needs_nothing_else(tmp_path: Path) -> None:
     assert len(links) == len(views)
     for link, one in zip(links, views, strict=True):
         assert json.loads(b64decode((link or "").partition(",")[2])) == one
+
+
+@pytest.mark.parametrize(
+    ("decoder", "title"),
+    [("lstm_additive_cell", "attention"), ("transformer", r"attention, mean of \d+ heads")],
+)
+def test_a_map_and_a_tree_say_what_they_show(decoder: str, title: str, tmp_path: Path) -> None:
+    run = small_run(tmp_path, decoder=decoder)
+    seen = view(run, "abcd", "attention")
+    text = page(seen)
+    assert "Rows: output; columns: input." in text
+    assert re.search(rf">{title}</span>", text)
+    axes, bar = figures._attention(seen).axes
+    assert (axes.get_ylabel(), axes.get_xlabel()) == ("output", "input")
+    assert re.fullmatch(title, axes.get_title())
+    assert bar.get_ylabel() == "weight"
+    tree = page(view(run, "abcd", "tree", width=2))
+    for fate in ("kept", "ended", "outside the beam", "could not win"):
+        assert f"<b>{fate}</b>" in tree
 
 
 @pytest.mark.parametrize("decoder", ["transformer", "lstm_additive_cell", "gru_off"])

@@ -107,7 +107,7 @@ MISTAKES = {
     "a size of any network": (["tiny"], "a size of any network"),
     "unknown hardware": (["gpt2", "--on", "a1000"], "did you mean 'a100'?"),
     "two at once": (["gpt2", "gpt2-xl"], "one configuration, size or run at a time"),
-    "no such key": (["gpt2", "--set", "decoder.dims=3"], "(did you mean 'dim'?)"),
+    "no such key": (["gpt2", "--set", "decoder.dims=3"], "(did you mean 'decoder.dim'?)"),
     "sizes that do not fit": (["gpt2", "--set", "decoder.num_heads=7"], "must be divisible by"),
     "no device": (["gpt2", "--devices", "0"], "--devices 0"),
     "too few runs": (["--scaling", str(GOLDEN / "transformer")], "no metrics.jsonl"),
@@ -129,7 +129,7 @@ def test_what_is_wrong_with_a_configuration_is_said(call, config: Path) -> None:
     config.write_text(config.read_text().replace("epochs", "epoch"))
     done = call("plan", config)
     assert done.code == 2
-    assert "unknown key 'train.epoch' (did you mean 'epochs'?)" in done.err
+    assert "unknown key 'train.epoch' (did you mean 'train.epochs'?)" in done.err
 
 
 def test_steps_are_tried_here(config: Path) -> None:

@@ -223,7 +223,7 @@ def test_an_input_beyond_the_positions_leaves_its_line_empty(tmp_path: Path) -> 
         ({"groups": 3}, "evenly"),
         ({"temperature": 0.0}, "decode.temperature"),
         ({"top_p": 1.5}, "decode.top_p"),
-        ({"widht": 3}, "did you mean 'width'"),
+        ({"widht": 3}, "width'"),
         ({"engine": "onnx"}, "choose one of|did you mean"),
         ({"model": "nowhere"}, "not a run"),
     ],

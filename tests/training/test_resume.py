@@ -18,13 +18,13 @@ from saccade.data.batches import Loader
 from saccade.errors import CheckpointError, ConfigError, TrainingError
 from saccade.models.networks import Generator
 from saccade.runs import checkpoints, files
-from saccade.runs.run import read_config
+from saccade.runs.folder import read_config, write_settings
 from saccade.tasks.translate import Translate
 from saccade.training import loop, preflight, session
 from saccade.training.events import Changed, Evaluated, Finished, Noticed, Prepared
 from saccade.training.gradients import Gradients
 from saccade.training.report import show
-from saccade.training.session import new_folder, resume, save_unprepared, start
+from saccade.training.session import new_folder, resume, start
 from saccade.training.stop import Interrupted, Stop
 from tests.helpers import SMALL, corpus, run_through, same_weights, settings, until, weights
 
@@ -214,7 +214,9 @@ def test_a_run_that_was_stopped_while_preparing_is_prepared_again(tmp_path: Path
 def test_a_run_of_which_only_the_settings_are_known_is_completed(tmp_path: Path) -> None:
     raw = SMALL["lstm"] | {"data": {"train": [str(corpus(tmp_path, "translate"))]}}
     raw |= {"task": {"kind": "translate"}, "train": {"steps": 3}}
-    folder = save_unprepared(raw, tmp_path / "run")
+    folder = tmp_path / "run"
+    folder.mkdir()
+    write_settings(folder, raw, prepared=False)
     list(resume(folder))
     assert read_config(folder).train.steps == 3
     assert saccade.load(folder).predict(["ab"])
@@ -243,10 +245,10 @@ def test_a_raised_limit_is_said_and_written_down(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings_", "words"),
     [
-        ({"train.rate": 0.1}, "only limits can be raised"),
+        ({"train.rate": 0.1}, "train.rate: cannot be changed on resume: only limits can be raised"),
         ({"seed": 3}, "only limits can be raised"),
         ({"train.steps": 3}, "is below the 12"),
-        ({"train.epochs": 3}, "no such limit; it has train.steps = 12"),
+        ({"train.epochs": 3}, "no such limit; it has train.steps = 12: raise train.steps, or"),
         ({"train.steps": "many"}, "train.steps"),
     ],
 )

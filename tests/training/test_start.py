@@ -393,7 +393,7 @@ MISTAKES: dict[str, tuple[str, str, dict[str, Any], str]] = {
         "windows",
         "classify",
         {"start": {"kind": "lora", "products": ["qvk"]}},
-        "did you mean 'qkv'",
+        "qkv'",
     ),
 }
 
