@@ -26,7 +26,9 @@ def train(
         typer.Option("--from", help="A run to start from: vocabulary and weights."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The run's directory.")] = None,
-    seeds: Annotated[int | None, typer.Option(help="So many runs, which predict together.")] = None,
+    seeds: Annotated[
+        int | None, typer.Option(help="Number of seeds to train; they predict as an ensemble.")
+    ] = None,
     settings: Settings = None,
 ) -> None:
     """Train a model from a raw file. What you do not set is chosen for you."""

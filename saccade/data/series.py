@@ -154,7 +154,7 @@ def _point(cell: str) -> str:
 
 
 def _number(cell: str) -> float | None:
-    """The number in a cell, NaN where it is missing; None if it is no number."""
+    """The number in a cell, NaN where it is missing; None if it is not a number."""
     try:
         found = float(cell)
     except ValueError:
@@ -262,13 +262,13 @@ class Reading:
                 continue
             time = parsed(row[at], self.form) if roles.time and self.form else 0
             if time is None or (roles.time and not self.form):
-                message = f"{row[at][:40]!r} in {roles.time!r} is no time like the others"
+                message = f"{row[at][:40]!r} does not match the time format of {roles.time!r}"
                 self.complain("time", line, message, row)
                 continue
             values = [_number(row[pick]) for _, pick in wanted]
             for (key, pick), value in zip(wanted, values, strict=True):
                 if value is None:
-                    message = f"{row[pick][:40]!r} in {key!r} is no number"
+                    message = f"{row[pick][:40]!r} in {key!r} is not a number"
                     self.complain("series-number", line, message, row)
             self.numbers.append([nan if value is None else value for value in values])
             self.lines.append(line)
@@ -336,7 +336,7 @@ class Reading:
         for line, time in zip(self.lines, times, strict=True):
             step = clock.step(time)
             if step is None:
-                message = f"the time is no multiple of a {clock.name} after the training data's"
+                message = f"the time is not a multiple of a {clock.name} after the training data's"
                 self.complain("irregular", line, message)
                 return None, 0, none
             steps.append(step)

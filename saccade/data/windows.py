@@ -352,7 +352,7 @@ class SeriesField(Field):
             if not 0 < len(names) <= MAX_SERIES or any((one <= 0).any() for one in positive):
                 raise ValueError("no series")
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise CheckpointError(f"{path}: no readable field: {error!s:.200}") from None
+            raise CheckpointError(f"{path}: not a readable field: {error!s:.200}") from None
         return cls(Known(roles, names, clock), scales, span)
 
 

@@ -139,7 +139,7 @@ def index_of(tokenizer: Tokenizer, word: str) -> int:
     pieces = tokenizer.tokens(tokenizer.encode([word])[0])
     unknown = tokenizer.specials.unk in tokenizer.encode([word])[0]
     way = "" if unknown else f"; the model reads it as {' '.join(pieces)}: ask for one of these"
-    raise DataError(f"{word!r} is no token of the vocabulary{way}")
+    raise DataError(f"{word!r} is not in the vocabulary{way}")
 
 
 def projected(rows: Float[Tensor, "n D"]) -> tuple[Float[Tensor, "n 2"], list[float]]:

@@ -51,7 +51,8 @@ def tokens(
         return _blanks(run, task, item, target, alternatives)
     if not isinstance(task, GeneratingTask):
         raise ConfigError(
-            f"a run of {run.config.task.title} says no tokens: look at its labels or its saliency"
+            f"a run of {run.config.task.title} generates no tokens: look at its labels or its "
+            "saliency"
         )
     if isinstance(task, LanguageModel):
         if prefix:

@@ -66,7 +66,7 @@ def read_settings(folder: Path) -> tuple[dict[str, Any], Mark]:
     try:
         return raw, Mark.model_validate({"format": None, "saccade": None} | (table or {}))
     except (ValidationError, TypeError):
-        raise CheckpointError(f"{path}: damaged: its last table [run] is not whole") from None
+        raise CheckpointError(f"{path}: damaged: the [run] table is incomplete") from None
 
 
 def _table(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -171,7 +171,7 @@ def locked(folder: Path) -> Iterator[None]:
         except BlockingIOError:
             owner = os.read(descriptor, 20).decode(errors="replace").strip() or "?"
             raise CheckpointError(
-                f"{folder}: another process ({owner}) is at work on this run: wait for its end"
+                f"{folder}: another process ({owner}) is training this run: wait until it ends"
             ) from None
         except OSError as error:
             raise disk_failure(path, folder, error) from None

@@ -270,7 +270,7 @@ def resume(
             return
         if problems and path is None:
             raise CheckpointError("\n".join(problems[:5]))
-        yield from (events.Noticed(f"{problem}: passed over") for problem in problems)
+        yield from (events.Noticed(f"{problem}: skipped") for problem in problems)
         then = files.read_json(path / "state.json").get("config") if path else None
         changes = check_changes(then or old.model_dump(mode="json"), config, folder)
         if config != old:

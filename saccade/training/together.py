@@ -134,7 +134,7 @@ def differences(notes: Sequence[Mapping[str, str]]) -> Iterator[str]:
             if value != notes[0][key]:
                 shown = f": {value}, not {notes[0][key]}" if key == "version" else ""
                 yield (
-                    f"rank {rank} has another {key} than rank 0{shown}: start all processes "
+                    f"rank {rank} has a different {key} than rank 0{shown}: start all processes "
                     "with the same command, on the same files"
                 )
 

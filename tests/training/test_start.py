@@ -387,7 +387,7 @@ MISTAKES: dict[str, tuple[str, str, dict[str, Any], str]] = {
     "lora": ("lstm", "classify", {"start": {"kind": "lora"}}, "kind 'lora' is for the linear"),
     "digest": ("lstm", "tag", {"start": {"digest": "0" * 64}}, "start.digest: the weights of"),
     "run": ("lstm", "tag", {"start": {"run": "nowhere"}}, "nowhere: not a run"),
-    "how": ("lstm", "tag", {"start": {"kind": "froze"}}, "start: no kind 'froze'"),
+    "how": ("lstm", "tag", {"start": {"kind": "froze"}}, "start: unknown kind 'froze'"),
     "key": ("lstm", "tag", {"start": {"rank": 4}}, "start.rank belongs to start.kind = 'lora'"),
     "product": (
         "windows",
@@ -410,7 +410,7 @@ def test_what_does_not_fit_is_said_at_once(what: str, runs: Path, tmp_path: Path
 def test_a_forecast_has_nothing_to_start_from(runs: Path, tmp_path: Path) -> None:
     path = tmp_path / "series.csv"
     path.write_text("a\n" + "".join(f"{i % 7}\n" for i in range(99)), encoding="utf-8")
-    with pytest.raises(ConfigError, match="a forecast begins with nothing"):
+    with pytest.raises(ConfigError, match="fine-tuning is not supported for the task 'forecast'"):
         saccade.train(path, task="forecast", from_run=runs / "lstm", out=tmp_path / "run")
 
 
