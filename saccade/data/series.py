@@ -70,7 +70,9 @@ class Table:
         return self.clock.text(self.start + row) if self.clock else str(self.start + row + 1)
 
 
-def read_table(name: str, task: c.Forecast, data: c.Data, known: "Known | None" = None) -> Table:
+def read_table(
+    name: str, task: c.Forecast, data: c.Data, known: "TableSchema | None" = None
+) -> Table:
     """The table in a file; DataError with its first defects. `known` is what a run has learned."""
     table, defects = scan_table(name, task, data, known)
     if defects:
@@ -83,8 +85,8 @@ def read_table(name: str, task: c.Forecast, data: c.Data, known: "Known | None" 
 
 
 @dataclass(frozen=True)
-class Known:
-    """What a run knows of its tables: another file has to fit."""
+class TableSchema:
+    """The roles, series and clock of a run's tables, which another file has to match."""
 
     roles: Roles
     names: tuple[str, ...]
@@ -92,7 +94,7 @@ class Known:
 
 
 def scan_table(
-    name: str, task: c.Forecast, data: c.Data, known: Known | None = None
+    name: str, task: c.Forecast, data: c.Data, known: TableSchema | None = None
 ) -> tuple[Table | None, list[Defect]]:
     """The table in a file, if it can be read, and all that is wrong with it."""
     reading = None
@@ -235,7 +237,7 @@ class Reading:
     name: str
     header: Sequence[str]
     roles: Roles
-    known: Known | None
+    known: TableSchema | None
     form: str  # how times are written
     numbers: list[list[float]] = field(default_factory=list)
     lines: list[int] = field(default_factory=list)

@@ -67,7 +67,7 @@ def encodings(network: nn.Module, length: int) -> Iterator[tuple[str, str, Tenso
                     bias = module.bias(length, length, like)[0].float().cpu()  # (H, T, S)
                     yield path, "relative", bias[:, length // 2], bias.mean(0)
                 case SelfAttention(rotary=True):
-                    speeds = module.turns.speeds(module.head_dim, None)
+                    speeds = module.rotary_frequencies.speeds(module.head_dim, None)
                     angle = torch.arange(length)[:, None] * speeds
                     waves = torch.stack([angle.sin(), angle.cos()], -1).flatten(1)
                     yield path, "rotary", waves, waves @ waves.T

@@ -202,7 +202,7 @@ def is_locked(folder: Path) -> bool:
 # --- what may change ------------------------------------------------------------------------------
 
 
-def raised(config: c.Config, settings: Mapping[str, Any]) -> c.Config:
+def with_raised_limits(config: c.Config, settings: Mapping[str, Any]) -> c.Config:
     """The configuration with higher limits; everything else is refused."""
     now = flat(config.model_dump(mode="json", exclude_none=True))
     raw = config.model_dump(mode="json", exclude_none=True)

@@ -304,7 +304,9 @@ class GeneratingTask(Task):
                 member.task.start(member.network, [query.readings[i] for query in encoded])
                 for i, member in enumerate(members)
             ]
-            parts = [steps.stepper(member.network.decoder, special.silent) for member in members]
+            parts = [
+                steps.stepper(member.network.decoder, special.never_generated) for member in members
+            ]
             plain, plain_state, first = parts[0], started[0].state, started[0].first
             if len(parts) > 1:
                 plain, plain_state = steps.ensemble(parts), tuple(one.state for one in started)

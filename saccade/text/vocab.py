@@ -32,8 +32,8 @@ class Specials(NamedTuple):
         return (self.pad, self.unk, self.bos, self.eos, self.sep, *masks, *self.sentinels)
 
     @property
-    def silent(self) -> tuple[int, ...]:
-        """Those that a model never says: all but the end, and sentinels."""
+    def never_generated(self) -> tuple[int, ...]:
+        """Those that a model never generates: all but the end and the sentinels."""
         return tuple(i for i in self.ids if i != self.eos and i not in self.sentinels)
 
 

@@ -19,7 +19,7 @@ from saccade.runs.start import TAKEN, first_weights
 from saccade.setup.choose import gather
 from saccade.setup.prepare import reopen
 from saccade.training.events import Noticed
-from saccade.training.saving import stand
+from saccade.training.saving import restore_or_reset
 from saccade.training.session import fill, new_folder, resume, start
 from saccade.training.trainer import Trainer
 from saccade.training.tune import depths_of
@@ -315,7 +315,7 @@ def test_going_back_to_the_beginning_is_to_what_was_taken_over(runs: Path, tmp_p
     trainer = prepared(tuned(runs, "windows", tmp_path, "classify"), tmp_path / "run")
     first = {n: w.clone() for n, w in files.weights_of(trainer.network).items()}
     trainer.step([next(batches(trainer))], 0.5)
-    stand(trainer, None)
+    restore_or_reset(trainer, None)
     assert all(torch.equal(w, first[n]) for n, w in files.weights_of(trainer.network).items())
 
 
