@@ -66,7 +66,7 @@ class TargetNumbers(NumbersField):
             if len(odd):
                 raise DataError(
                     f"{cell.lead}: {odd[0]:g} as number {i + 1}, which is only ever 0 or 1 in the "
-                    "training data; mend it, or train with --set task.binary=false"
+                    "training data; fix it, or train with --set task.binary=false"
                 )
         scaled = (series - self.mean) / self.deviation
         if self.ends:
