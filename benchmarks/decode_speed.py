@@ -106,7 +106,9 @@ def our_run(shape: str, folder: Path) -> Any:
     network: Any = task.build().eval()
     special = tokenizer.specials
     with torch.no_grad():
-        network.decoder.output.bias[list(special.silent)] = -40.0  # as one that was trained
+        network.decoder.output.bias[
+            list(special.never_generated)
+        ] = -40.0  # as one that was trained
         if shape != "lstm":  # the last token can only be the end, and no other can
             mark = torch.randn(sizes["dim"])
             mark -= mark.mean()

@@ -6,7 +6,7 @@ with 2.
 
 
 class SaccadeError(Exception):
-    """A mistake that the user can mend; its text is all the user sees."""
+    """A mistake that the user can fix; its text is all the user sees."""
 
 
 class ConfigError(SaccadeError):
@@ -24,4 +24,4 @@ class CheckpointError(SaccadeError):
 
 
 class TrainingError(SaccadeError):
-    """Training that cannot go on: a full disk, too little memory, numbers that are none."""
+    """Training cannot continue: the disk is full, memory ran out, or the loss is not finite."""

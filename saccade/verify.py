@@ -173,7 +173,7 @@ def beam_of_one_is_greedy(sample: Sample) -> Law:
         return Law("", None, note=NO_SEARCH)
     special = task.output.specials
     rows = sample.batch.target.values.size(0)
-    step = stepper(network.decoder, special.silent)
+    step = stepper(network.decoder, special.never_generated)
     with torch.inference_mode():
         state = network.decoder.start(network.encode(sample.batch.sources), rows)
     first = torch.full((rows,), special.bos if network.encoder is not None else special.eos)

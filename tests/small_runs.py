@@ -62,7 +62,7 @@ def small_run(folder: Path, decoder: str = "transformer", **more: Any) -> Run:
     encoder = more.pop("encoder", "lstm")
     task, network = small_task(kind, folder, encoder, decoder, **more)
     with torch.no_grad():  # a trained model does not say what is no text
-        network.decoder.output.bias[list(task.output.specials.silent)] = -30.0
+        network.decoder.output.bias[list(task.output.specials.never_generated)] = -30.0
     return Run(folder, task.config, task, network)
 
 

@@ -75,7 +75,7 @@ def test_all_mistakes_come_at_once() -> None:
     for part in (
         "'encoder.dims' (did you mean 'encoder.dim'?)",
         "dim (63) must be divisible",
-        "no kind 'recurent' (did you mean 'recurrent'?)",
+        "unknown kind 'recurent' (did you mean 'recurrent'?)",
         "train.rate",
         "'cosin' (did you mean 'cosine'?)",
         "train.steps",
@@ -233,5 +233,5 @@ def test_settings_that_contradict_the_kind_are_refused(settings: dict, message: 
 
 def test_exact_search_refuses_what_only_a_beam_or_a_sample_has() -> None:
     for key, value in (("risk", "chrf"), ("groups", 5), ("seed", 2), ("complete", 1)):
-        with pytest.raises(ConfigError, match="compared with plain beams"):
+        with pytest.raises(ConfigError, match="not supported by exact search"):
             c.exact_decode(c.Beam(), {key: value})

@@ -8,7 +8,7 @@ from saccade import config as c
 from saccade.check.findings import Finding, Group, error
 from saccade.data.lines import FileError, counted, place
 from saccade.data.seasons import defects_of, refuse_overlap, settled
-from saccade.data.series import Known, Table, scan_table
+from saccade.data.series import Table, TableSchema, scan_table
 
 SPIKE = 12.0  # times the usual distance between two values, on both sides of one
 
@@ -22,7 +22,7 @@ def series_findings(task: c.Forecast, data: c.Data) -> Iterator[Finding]:
         whole, _ = settled(task, table, data)
         yield from map(error, defects_of(table, whole, data))
         if data.dev:
-            known = Known(table.roles, table.names, table.clock)
+            known = TableSchema(table.roles, table.names, table.clock)
             dev, defects = scan_table(data.dev[0], task, data, known)
             yield from map(error, defects)
     if table is not None and dev is not None and table.clock is not None:

@@ -112,15 +112,13 @@ def compare(
     first: RunFolder,
     second: Annotated[Path, typer.Argument(help="The other run.", metavar="RUN")],
     data: Data,
-    samples: Annotated[
-        int, typer.Option(help="How many samples the bootstrap and the randomisation test draw.")
-    ] = 2000,
-    lines: Annotated[int, typer.Option(help="How many lines to show that differ most.")] = 10,
-    out: Annotated[Path | None, typer.Option(help="A .html or .json file to write.")] = None,
+    samples: Annotated[int, typer.Option(help="Bootstrap and randomisation samples.")] = 2000,
+    lines: Annotated[int, typer.Option(help="Show the N lines that differ most.")] = 10,
+    out: Annotated[Path | None, typer.Option(help="A .html or .json to write.")] = None,
     settings: DecodeSettings = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare two runs on the same lines. Paired tests tell a difference from chance."""
+    """Test whether two runs differ significantly on the same data."""
     from saccade.inspect.command import write
     from saccade.inspect.comparing import compare_runs, text_of
     from saccade.runs.printing import one_line

@@ -111,21 +111,16 @@ def score(
 def exact(
     run: RunFolder,
     data: Data,
-    alpha: Annotated[
-        float,
-        typer.Option(help="What is best is judged by log p / length^alpha; 0 is log p itself."),
-    ] = 0.0,
-    budget: Annotated[
-        int, typer.Option(help="How many prefixes to extend for each line, at most.")
-    ] = 20_000,
-    order: Annotated[str, typer.Option(help="What to extend first: depth or best.")] = "depth",
-    limit: Annotated[
-        int | None, typer.Option(help="How many lines to search, from the first. Without it, all.")
-    ] = None,
+    alpha: Annotated[float, typer.Option(help="Length-normalisation exponent (0: none).")] = 0.0,
+    budget: Annotated[int, typer.Option(help="Prefixes to expand per line, at most.")] = 20_000,
+    order: Annotated[
+        str, typer.Option(help="Search order: depth (depth-first) or best (best-first).")
+    ] = "depth",
+    limit: Annotated[int | None, typer.Option(help="Search the first N lines only.")] = None,
     settings: DecodeSettings = None,
     as_json: AsJson = False,
 ) -> None:
-    """Find the best outputs of all. Beside those of beams they tell if search or model errs."""
+    """Find the highest-scoring outputs exactly, to tell search errors from model errors."""
     from itertools import islice
 
     from saccade.runs.machine import tune_malloc
@@ -142,7 +137,7 @@ def exact(
     for line in counting(islice(model.compare(data, wanted, budget, order), limit), None):
         lines.append(line)
         if line.problem:
-            say(f"source {len(lines):,}: {line.problem}; passed over")
+            say(f"source {len(lines):,}: {line.problem}; skipped")
         if as_json:
             print(json.dumps(asdict(line), ensure_ascii=False))
         elif not line.problem:

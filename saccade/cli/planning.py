@@ -1,4 +1,4 @@
-"""The command that says what a run would take: plan."""
+"""The command that estimates the cost of a run: plan."""
 
 import json
 from typing import Annotated
@@ -12,34 +12,33 @@ def plan(
     subjects: Annotated[
         list[str],
         typer.Argument(
-            help="A configuration.toml, a published size as gpt3-175b, or a run; with --scaling "
-            "several runs.",
+            help="A configuration.toml, a published size such as gpt3-175b, or a run; with "
+            "--scaling several runs.",
             metavar="CONFIG|PRESET|RUN",
         ),
     ],
     on: Annotated[
         str,
-        typer.Option(help="The device, as v100, a100, h100, tpu-v4; 'here' tries this machine."),
+        typer.Option(help="Device: v100, a100, h100, tpu-v4 ..; 'here' measures this machine."),
     ] = "a100",
-    devices: Annotated[int, typer.Option(help="How many devices there are.")] = 1,
+    devices: Annotated[int, typer.Option(help="Number of devices.")] = 1,
     utilisation: Annotated[
-        float | None, typer.Option(help="The share of the peak that is reached, 0 to 1.")
+        float | None, typer.Option(help="Fraction of peak FLOP/s that is reached, 0 to 1.")
     ] = None,
-    price: Annotated[float | None, typer.Option(help="Dollars for a device and hour.")] = None,
+    price: Annotated[float | None, typer.Option(help="Dollars per device hour.")] = None,
     scaling: Annotated[
-        bool, typer.Option("--scaling", help="Fit the loss of runs against size and data.")
+        bool, typer.Option("--scaling", help="Fit a scaling law to the losses of several runs.")
     ] = False,
     parameters: Annotated[
-        float | None,
-        typer.Option(help="With --scaling: the size to extrapolate to, in parameters."),
+        float | None, typer.Option(help="With --scaling: number of parameters to extrapolate to.")
     ] = None,
     tokens: Annotated[
-        float | None, typer.Option(help="With --scaling: the data to extrapolate to, in tokens.")
+        float | None, typer.Option(help="With --scaling: number of tokens to extrapolate to.")
     ] = None,
     settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
-    """Plan a run. How big it is, how long it takes, whether it fits, and what it costs."""
+    """Estimate a run's parameters, FLOPs, memory, time and cost."""
     from saccade.errors import ConfigError
 
     if scaling:

@@ -36,7 +36,7 @@ def train(
     ] = None,
     seeds: Annotated[
         int | None,
-        typer.Option(help="Train this many networks, which differ by seed and predict together."),
+        typer.Option(help="Number of seeds to train; they predict as an ensemble."),
     ] = None,
     settings: Settings = None,
 ) -> None:

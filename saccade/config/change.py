@@ -47,7 +47,7 @@ def exact_decode(decode: Decode, settings: Mapping[str, Any]) -> Exact:
     changes = modern_keys(dict(settings))
     known = Beam.model_fields.keys() | Sample.model_fields.keys()
     if strangers := sorted(changes.keys() & known - Exact.model_fields.keys()):
-        raise ConfigError(f"decode.{strangers[0]}: exact search is compared with plain beams")
+        raise ConfigError(f"decode.{strangers[0]} is not supported by exact search: leave it out")
     raw = {"decode": _shared(decode, Exact) | changes | {"kind": "exact"}}
     return validate(_ExactTable, raw, "settings").decode
 

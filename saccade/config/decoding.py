@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from saccade.config.readers import NonNegative, Positive, PositiveFloat, Share, Strict, Tuple
 
-# Bounds of what a search may take, so that no setting is the end of a machine.
+# Upper limits on search settings, so that no request exhausts the machine.
 MAX_HYPOTHESES = 1000  # of one input
 MAX_SEARCH_TOKENS = 1 << 22  # of all hypotheses of one input
 Hypotheses = Annotated[int, Field(gt=0, le=MAX_HYPOTHESES)]
@@ -81,7 +81,7 @@ class Beam(PlainBeam, Risk, Rules):
     @model_validator(mode="after")
     def shares(self) -> Self:
         if self.width % self.groups:
-            raise ValueError(f"groups ({self.groups}) must share the width ({self.width}) evenly")
+            raise ValueError(f"width ({self.width}) must be divisible by groups ({self.groups})")
         _require_end(self, "width", self.width)
         return self
 
@@ -106,8 +106,8 @@ class Sample(Risk, Rules, Compute):
 def _require_end(limits: Limits, name: str, hypotheses: int) -> None:
     if hypotheses * limits.max_len > MAX_SEARCH_TOKENS:
         raise ValueError(
-            f"{name} ({hypotheses:,}) times max_len ({limits.max_len:,}) is more than the "
-            f"{MAX_SEARCH_TOKENS:,} tokens that a search may hold: lower one of them"
+            f"{name} ({hypotheses:,}) x max_len ({limits.max_len:,}) exceeds the limit of "
+            f"{MAX_SEARCH_TOKENS:,} tokens per search: lower one of them"
         )
 
 

@@ -32,12 +32,12 @@ class RecurrentEncoder(Recurrent):
     @model_validator(mode="after")
     def halves(self) -> Self:
         if self.separate and not self.bidirectional:
-            raise ValueError("separate: there is one direction: set bidirectional = true")
+            raise ValueError("separate requires bidirectional = true")
         if self.mix and self.num_layers == 1:
-            raise ValueError("mix: there is one layer and nothing to mix: set num_layers = 2")
+            raise ValueError("mix requires num_layers of at least 2")
         if self.bidirectional and self.dim % 2:
             raise ValueError(
-                f"dim ({self.dim}) must be even when bidirectional: each direction has half"
+                f"dim ({self.dim}) must be even when bidirectional: each direction has half of it"
             )
         return self
 
@@ -66,7 +66,7 @@ class RecurrentDecoder(Recurrent):
                 "vector: set attention = 'off', num_layers = 1 and cell = 'gru'"
             )
         if self.attention == "off" and self.context == "output":
-            raise ValueError("without attention the context enters the cell: remove 'context'")
+            raise ValueError("context = 'output' requires attention: remove 'context'")
         return self
 
 

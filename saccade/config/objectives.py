@@ -39,7 +39,7 @@ class Hidden(ObjectiveSettings):
     @model_validator(mode="after")
     def shares(self) -> Self:
         if self.mask + self.random > 1.0:
-            raise ValueError(f"mask ({self.mask}) and random ({self.random}) are more than 1")
+            raise ValueError(f"mask ({self.mask}) + random ({self.random}) must not exceed 1")
         return self
 
 
@@ -118,7 +118,7 @@ class Spans(ObjectiveSettings):
 
 
 class Denoising(ObjectiveSettings):
-    """A text that was spoilt; the decoder says it as it was.
+    """A corrupted text; the decoder reconstructs the original.
 
     Lewis et al. 2020, arxiv.org/abs/1910.13461
     """

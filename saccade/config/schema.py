@@ -153,7 +153,7 @@ def _forecast(config: Config) -> Iterator[str]:
     elif decoder is not None and (config.encoder is None or config.output is None):
         yield "a forecast by a [decoder] needs [encoder] and [output], too"
     elif head is not None and config.output is not None:
-        yield "output: a head says Gaussians: remove the table [output]"
+        yield "output: a [head] always predicts Gaussians: remove the table [output]"
     if isinstance(head, Horizon) and not (head.shortcut or config.encoder):
         yield "head: without shortcut it needs a table [encoder]"
     if task.frame.cycle and task.season == 1:
@@ -164,7 +164,7 @@ def _start(config: Config) -> Iterator[str]:
     if config.start is None:
         return
     if isinstance(config.task, Forecast):
-        yield "start: a forecast begins with nothing: remove the table [start]"
+        yield "start: fine-tuning is not supported for the task 'forecast': remove [start]"
     if config.data.vectors:
         yield "data: vectors: the embeddings come from start.run: leave one of the two out"
     parts = (config.encoder, config.decoder)
@@ -181,11 +181,11 @@ def _objective(config: Config) -> Iterator[str]:
         return
     if task.objective.needs_view and not isinstance(encoder, TransformerEncoder):
         yield (
-            f"encoder: {task.title} needs positions that see only some others: set "
+            f"encoder: {task.title} needs an attention mask for each row: set "
             "encoder.kind = 'transformer', or use the objective 'masked'"
         )
     elif isinstance(encoder, Pyramid):
-        yield "encoder: a pyramid has fewer positions than there are tokens"
+        yield "encoder: a pyramid shortens the sequence and cannot predict each token"
     if isinstance(task.objective, Bidirectional):
         apart = isinstance(encoder, RecurrentEncoder) and encoder.separate
         if not apart or getattr(encoder, "mix", False):
@@ -243,8 +243,8 @@ def _losses(config: Config) -> Iterator[str]:
     kind, train = config.task.kind, config.train
     if train.rdrop and kind not in ("translate", "classify", "tag", "language"):
         yield (
-            "train: rdrop compares what two passes say of tokens or labels, and is for the "
-            f"tasks translate, classify, tag and language; this is '{kind}'"
+            "train: rdrop is supported for the tasks translate, classify, tag and language "
+            f"only; this is '{kind}'"
         )
     if train.seeds > 1 and kind not in ("translate", "classify", "tag"):
         yield (
@@ -257,7 +257,7 @@ def _losses(config: Config) -> Iterator[str]:
     if isinstance(config.task, NumberTask | Forecast) and train.label_smoothing:
         yield f"train: label_smoothing: the task '{kind}' has no labels"
     if config.decode.ctc and not train.ctc:
-        yield "decode: ctc is for a network that has CTC: set train.ctc, too"
+        yield "decode: ctc requires train.ctc above 0"
 
 
 def _head(config: Config) -> Iterator[str]:
@@ -268,13 +268,13 @@ def _head(config: Config) -> Iterator[str]:
         yield "head: pool 'last' is a recurrent encoder's last state; use mean, max or attention"
     if isinstance(head, PerWord) and isinstance(encoder, Pyramid):
         said = "labels" if isinstance(config.task, Tag) else "numbers"
-        yield f"encoder: a pyramid has fewer positions than there are {said}"
+        yield f"encoder: a pyramid shortens the sequence, and {said} need every position"
 
 
 def _decoder(config: Config) -> Iterator[str]:
     task, encoder, decoder = config.task, config.encoder, config.decoder
     if isinstance(task, Series | Forecast) and decoder is not None and decoder.tied:
-        yield "decoder: numbers have no table of embeddings: set tied = false"
+        yield "decoder: tied needs an embedding table, and numbers have none: set tied = false"
     if isinstance(decoder, EditDecoder) and not isinstance(task, Translate):
         yield (
             "decoder: kind 'edit' edits a source into a text, and is for the task 'translate'; "

@@ -157,14 +157,14 @@ def _sentence(model: type[BaseModel], mistake: ErrorDetails) -> str:
             return f"{key}: missing key 'kind'"
         case "union_tag_invalid":
             tags = mistake["ctx"]["expected_tags"].replace("'", "").split(", ")
-            return f"{key}: no kind '{mistake['ctx']['tag']}'" + _one_of(
+            return f"{key}: unknown kind '{mistake['ctx']['tag']}'" + _one_of(
                 mistake["ctx"]["tag"], tags
             )
         case "literal_error":
             choices = [
                 c.strip("'") for c in mistake["ctx"]["expected"].replace(" or ", ", ").split(", ")
             ]
-            return f"{key}: no choice {mistake['input']!r}" + _one_of(
+            return f"{key}: invalid value {mistake['input']!r}" + _one_of(
                 str(mistake["input"]), choices
             )
         case "value_error":

@@ -260,5 +260,5 @@ class Examples(Sequence[Example]):
         for target in targets:
             texts += target if isinstance(target, tuple) else [target or ""]
         if not source or not targets or not all(isinstance(text, str) for text in texts):
-            raise CheckpointError(f"{self.path}: cannot be read: an example is no text")
+            raise CheckpointError(f"{self.path}: an example holds something other than strings")
         return Example(source, targets[0], others=tuple(targets[1:]))

@@ -26,8 +26,8 @@ class Vocabularies(NamedTuple):
         return self.sources[number] if number < len(self.sources) else None
 
 
-class Known:
-    """A vocabulary that is there already: nothing is counted."""
+class FixedVocabulary:
+    """A vocabulary that is given: nothing is counted."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
@@ -45,7 +45,7 @@ class LabelCounts:
         self.labels[text] += 1
 
 
-Counting: TypeAlias = Counts | Known | LabelCounts | Fitting
+Counting: TypeAlias = Counts | FixedVocabulary | LabelCounts | Fitting
 Readable: TypeAlias = Text | SourceLabels | MediaField  # fields of a source
 
 
@@ -54,7 +54,7 @@ def counting(reader: c.Reader, data: c.Data, given: Tokenizer | None = None) -> 
     cache_bytes = data.cache_mb << 20
     match reader:
         case c.Tokenizer():
-            return Counts(reader) if given is None else Known(given)
+            return Counts(reader) if given is None else FixedVocabulary(given)
         case c.Label():
             return LabelCounts()
         case c.Numbers():
@@ -72,7 +72,7 @@ def fitted(counts: Counting, text: type[Text], data: c.Data) -> Readable:
     match counts:
         case Counts():
             return text.fit(counts)
-        case Known():
+        case FixedVocabulary():
             return text(counts.tokenizer)
         case LabelCounts():
             return SourceLabels.fit(counts.labels)

@@ -68,14 +68,14 @@ class Cell(NamedTuple):
 
 
 def required(cell: Cell) -> str:
-    """The file that a cell names; DataError unless it may be named, and is a plain file."""
+    """The file that a cell names; DataError unless it may be named, and is a regular file."""
     lead = f"{cell.where}: " if cell.where else ""
     path, text = os.path.join(cell.folder, array_path(cell.text)[0]), cell.text
     if cell.root is not None:
         limit = _real(cell.root or cell.folder or ".")
         if os.path.commonpath([limit, os.path.realpath(path)]) != limit:
             raise DataError(
-                f"{lead}{text!r} leads out of the folder {cell.root or cell.folder or '.'}; move "
+                f"{lead}{text!r} is outside the folder {cell.root or cell.folder or '.'}; move "
                 "the file there, or permit another folder with --set data.root=FOLDER"
             )
     try:
@@ -85,7 +85,7 @@ def required(cell: Cell) -> str:
         reason = "no such file" if isinstance(error, FileNotFoundError) else reason
         raise DataError(f"{lead}{path}: {reason}; check the path") from None
     if not stat.S_ISREG(mode):
-        raise DataError(f"{lead}{path}: is no plain file; give a file")
+        raise DataError(f"{lead}{path}: not a regular file; give a file")
     return path
 
 
@@ -230,7 +230,7 @@ class MediaField(Field):
                 raise ValueError("no size")
             return {**record, "reader": reader}
         except (OSError, ValueError, KeyError, TypeError, RecursionError, ConfigError) as error:
-            raise CheckpointError(f"{path}: no readable field: {error}") from None
+            raise CheckpointError(f"{path}: not a readable field: {error}") from None
 
     def open(self, folder: Path, name: str) -> "Features":
         """The column that a `FeatureWriter` left in a folder."""

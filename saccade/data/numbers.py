@@ -78,9 +78,9 @@ class NumbersField(MediaField):
             mean, deviation = (np.array(record[key], np.float64) for key in ("mean", "deviation"))
             sound = mean.shape == deviation.shape == (record["size"],)
             if not sound or not np.isfinite([mean, deviation]).all() or (deviation <= 0).any():
-                raise ValueError("its constants are not numbers")
+                raise ValueError("its constants are not finite numbers")
         except (KeyError, TypeError, ValueError) as error:
-            raise CheckpointError(f"{path}: no readable field: {error}") from None
+            raise CheckpointError(f"{path}: not a readable field: {error}") from None
         return cls(record["reader"], mean, deviation, record["stored"])
 
 
@@ -177,7 +177,7 @@ def series_of(cell: Cell) -> Array:
     if found.dtype.kind not in "fiub":
         raise DataError(f"{cell.lead}: holds no numbers; write a list of numbers, or of such lists")
     if found.ndim not in (1, 2) or not found.size:
-        raise DataError(f"{cell.lead}: has the shape {found.shape}; one vector or a series is read")
+        raise DataError(f"{cell.lead}: expected a 1-d or 2-d array, found shape {found.shape}")
     series = np.atleast_2d(found).astype(np.float64)
     if not np.isfinite(series).all():
         raise DataError(f"{cell.lead}: holds NaN or infinity; remove the example, or fill the gap")
@@ -203,7 +203,7 @@ def shape_of(cell: Cell) -> tuple[int, int]:
     with _named(cell), _opened(cell) as file:
         shape, dtype = _header(file)
     if dtype.hasobject or len(shape) not in (1, 2) or not min(shape, default=0):
-        raise DataError(f"{cell.lead}: is no array of numbers (S, F), but {dtype} {shape}")
+        raise DataError(f"{cell.lead}: expected an array of numbers (S, F), found {dtype} {shape}")
     if int(np.prod([int(n) for n in shape], dtype=object)) > MAX_NUMBERS:
         raise DataError(f"{cell.lead}: has the shape {shape}, too large for one example; cut it")
     return (1, shape[0]) if len(shape) == 1 else (shape[0], shape[1])

@@ -63,7 +63,7 @@ def in_processes(
             yield waiting.popleft().result()
     except BrokenProcessPool:
         raise DataError(
-            "a process that read the data was ended, perhaps for want of memory: free some"
+            "a data worker was killed, possibly out of memory: free some memory and try again"
         ) from None
     finally:
         _work = before

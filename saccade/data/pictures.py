@@ -96,7 +96,7 @@ def opened(cell: Cell) -> Any:
     except bombs as error:
         raise DataError(f"{cell.lead}: {_too_large(str(error))}") from None
     except (OSError, ValueError, SyntaxError, TypeError, OverflowError, EOFError) as error:
-        what = "no picture that can be read" if "identify" in str(error) else str(error)
+        what = "not a readable image" if "identify" in str(error) else str(error)
         raise DataError(f"{cell.lead}: {what}; save it as PNG or JPEG") from None
     if size > MAX_PIXELS:
         image.close()
@@ -105,7 +105,7 @@ def opened(cell: Cell) -> Any:
 
 
 def _too_large(what: str) -> str:
-    return f"{what}: refused, {MAX_PIXELS:,} pixels are the most; scale it down"
+    return f"{what}: larger than the limit of {MAX_PIXELS:,} pixels; scale it down"
 
 
 def decoded(cell: Cell, reader: c.Picture) -> Array:

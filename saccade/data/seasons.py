@@ -8,7 +8,7 @@ import numpy as np
 from saccade import config as c
 from saccade.data.corpora import Array
 from saccade.data.lines import Defect, FileError, counted, defect_at
-from saccade.data.series import Known, Table, read_table
+from saccade.data.series import Table, TableSchema, read_table
 from saccade.errors import DataError
 
 CANDIDATE, PEAK = 0.15, 0.3  # an autocorrelation from which a usual season, or any other, is one
@@ -124,7 +124,7 @@ def train_and_dev(task: c.Forecast, data: c.Data) -> tuple[Table, Table, int]:
         cut = len(table) - dev_rows(len(table), task.horizon, data)
         first = max(0, cut - history(task))
         return part(table, 0, cut), part(table, first, len(table)), cut - first
-    known = Known(table.roles, table.names, table.clock)
+    known = TableSchema(table.roles, table.names, table.clock)
     dev = read_table(data.dev[0], task, data, known)
     if table.clock is None:
         dev = replace(dev, start=table.start + len(table))

@@ -70,7 +70,9 @@ class Table:
         return self.clock.text(self.start + row) if self.clock else str(self.start + row + 1)
 
 
-def read_table(name: str, task: c.Forecast, data: c.Data, known: "Known | None" = None) -> Table:
+def read_table(
+    name: str, task: c.Forecast, data: c.Data, known: "TableSchema | None" = None
+) -> Table:
     """The table in a file; DataError with its first defects. `known` is what a run has learned."""
     table, defects = scan_table(name, task, data, known)
     if defects:
@@ -83,8 +85,8 @@ def read_table(name: str, task: c.Forecast, data: c.Data, known: "Known | None" 
 
 
 @dataclass(frozen=True)
-class Known:
-    """What a run knows of its tables: another file has to fit."""
+class TableSchema:
+    """The roles, series and clock of a run's tables, which another file has to match."""
 
     roles: Roles
     names: tuple[str, ...]
@@ -92,7 +94,7 @@ class Known:
 
 
 def scan_table(
-    name: str, task: c.Forecast, data: c.Data, known: Known | None = None
+    name: str, task: c.Forecast, data: c.Data, known: TableSchema | None = None
 ) -> tuple[Table | None, list[Defect]]:
     """The table in a file, if it can be read, and all that is wrong with it."""
     reading = None
@@ -154,7 +156,7 @@ def _point(cell: str) -> str:
 
 
 def _number(cell: str) -> float | None:
-    """The number in a cell, NaN where it is missing; None if it is no number."""
+    """The number in a cell, NaN where it is missing; None if it is not a number."""
     try:
         found = float(cell)
     except ValueError:
@@ -235,7 +237,7 @@ class Reading:
     name: str
     header: Sequence[str]
     roles: Roles
-    known: Known | None
+    known: TableSchema | None
     form: str  # how times are written
     numbers: list[list[float]] = field(default_factory=list)
     lines: list[int] = field(default_factory=list)
@@ -262,13 +264,13 @@ class Reading:
                 continue
             time = parsed(row[at], self.form) if roles.time and self.form else 0
             if time is None or (roles.time and not self.form):
-                message = f"{row[at][:40]!r} in {roles.time!r} is no time like the others"
+                message = f"{row[at][:40]!r} does not match the time format of {roles.time!r}"
                 self.complain("time", line, message, row)
                 continue
             values = [_number(row[pick]) for _, pick in wanted]
             for (key, pick), value in zip(wanted, values, strict=True):
                 if value is None:
-                    message = f"{row[pick][:40]!r} in {key!r} is no number"
+                    message = f"{row[pick][:40]!r} in {key!r} is not a number"
                     self.complain("series-number", line, message, row)
             self.numbers.append([nan if value is None else value for value in values])
             self.lines.append(line)
@@ -336,7 +338,7 @@ class Reading:
         for line, time in zip(self.lines, times, strict=True):
             step = clock.step(time)
             if step is None:
-                message = f"the time is no multiple of a {clock.name} after the training data's"
+                message = f"the time is not a multiple of a {clock.name} after the training data's"
                 self.complain("irregular", line, message)
                 return None, 0, none
             steps.append(step)

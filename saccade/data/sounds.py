@@ -117,7 +117,7 @@ def header_of(cell: Cell) -> tuple[int, int]:
     if samples > MAX_SECONDS * rate:
         long = f"{samples / rate / 60:,.0f} minutes"
         raise DataError(
-            f"{cell.lead}: is {long} long, {MAX_SECONDS // 60} are the most; cut it into sentences"
+            f"{cell.lead}: is {long} long, the limit is {MAX_SECONDS // 60}; cut it into sentences"
         )
     if channels > MAX_CHANNELS:
         raise DataError(f"{cell.lead}: has {channels} channels; mix them into one")
@@ -135,7 +135,7 @@ def samples_of(cell: Cell, rate: int) -> Array:
     if not len(found):
         raise DataError(f"{cell.lead}: has no samples; remove the example, or record it again")
     if not np.isfinite(found).all():
-        raise DataError(f"{cell.lead}: has samples that are not numbers; save it again")
+        raise DataError(f"{cell.lead}: has samples that are not finite; save it again")
     mono = found.mean(1)
     if own != rate:
         mono = soxr.resample(mono, own, rate)

@@ -66,7 +66,7 @@ class TargetNumbers(NumbersField):
             if len(odd):
                 raise DataError(
                     f"{cell.lead}: {odd[0]:g} as number {i + 1}, which is only ever 0 or 1 in the "
-                    "training data; mend it, or train with --set task.binary=false"
+                    "training data; fix it, or train with --set task.binary=false"
                 )
         scaled = (series - self.mean) / self.deviation
         if self.ends:
@@ -116,7 +116,7 @@ class TargetNumbers(NumbersField):
         longest: Any = record.get("longest")
         sound = isinstance(binary, list) and isinstance(longest, int) and longest > 0
         if not sound or any(i not in range(len(plain.mean)) for i in binary):
-            raise CheckpointError(f"{path}: no readable field: its constants are not numbers")
+            raise CheckpointError(f"{path}: not a readable field: its constants are not numbers")
         moments = plain.mean, plain.deviation
         return cls(record["reader"], *moments, binary, longest, record["stored"])
 
@@ -176,8 +176,8 @@ def target_cell(text: str, folder: str, root: str | None, where: str) -> Cell:
         except ValueError:
             lead = f"{where}: " if where else ""
             raise DataError(
-                f"{lead}the target {text[:40]!r} is no number; write a number, a list of them, a "
-                "list of such lists, or the path of a .npy file"
+                f"{lead}the target {text[:40]!r} is not a number; write a number, a list of them, "
+                "a list of such lists, or the path of a .npy file"
             ) from None
     return Cell(text, folder, root, where)
 
@@ -188,7 +188,7 @@ def rows_of(cell: Cell, per_row: bool) -> Array:
         found = np.array(json.loads(cell.text), np.float64) if cell.inline else array_of(cell)
         found = found.astype(np.float64)
     except (ValueError, TypeError, RecursionError):
-        raise DataError(f"{cell.lead}: no list of numbers, or lists of unequal length") from None
+        raise DataError(f"{cell.lead}: not a list of numbers, or lists of unequal length") from None
     if found.ndim not in (1, 2) or not found.size:
         raise DataError(f"{cell.lead}: has the shape {found.shape}; a list of numbers is read")
     rows = found if found.ndim == 2 else found[:, None] if per_row else found[None]

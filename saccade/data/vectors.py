@@ -35,7 +35,7 @@ def read_vectors(path: str | os.PathLike[str]) -> tuple[list[str], Array]:
             words[word] = len(words)
             vectors.append(vector)
     if not words:
-        raise DataError(f"{name}: there is no vector in it")
+        raise DataError(f"{name}: contains no vectors")
     return list(words), np.stack(vectors)
 
 
@@ -73,7 +73,7 @@ def _binary(name: str) -> Iterator[tuple[str, Array]]:
             left = os.fstat(file.fileno()).st_size
             header = file.readline(64).split()
             if len(header) != 2 or not all(part.isdigit() for part in header):
-                raise DataError(f"{name}: no binary file of word2vec: its first line has no sizes")
+                raise DataError(f"{name}: not a binary word2vec file: its first line has no sizes")
             count, dim = map(int, header)
             if count > MAX_WORDS or not 0 < dim <= MAX_DIM or count * 4 * dim > left:
                 raise DataError(f"{name}: {count:,} vectors of {dim:,} numbers are not in the file")
@@ -172,7 +172,7 @@ def _analogies(name: str) -> Analogies:
             test.questions.append((words[0], words[1], words[2], words[3]))
             test.sections.append(section)
     if not test.questions:
-        raise DataError(f"{name}: there is no question in it")
+        raise DataError(f"{name}: contains no questions")
     return test
 
 

@@ -20,7 +20,7 @@ from saccade.data.corpora import Array, mapped
 from saccade.data.fields import Field
 from saccade.data.lines import Example, listed
 from saccade.data.numbers import Moments
-from saccade.data.series import Known, Roles, Table
+from saccade.data.series import Roles, Table, TableSchema
 from saccade.data.times import FORMATS, NUMBER, Clock
 from saccade.errors import CheckpointError, DataError
 from saccade.nn.padded import Padded
@@ -183,7 +183,7 @@ class Scales:
 class SeriesField(Field):
     """The series of a table, normalised by their training rows; a row is a window."""
 
-    def __init__(self, known: Known, scales: Scales, span: Span):
+    def __init__(self, known: TableSchema, scales: Scales, span: Span):
         self.known, self.scales, self.span = known, scales, span
 
     @classmethod
@@ -202,7 +202,7 @@ class SeriesField(Field):
             np.array(pairs, np.float64).reshape(-1, 2).T for pairs in (series, others)
         )
         scales = Scales(mean, deviation, naive, beside_mean, beside_deviation)
-        return cls(Known(table.roles, table.names, table.clock), scales, span)
+        return cls(TableSchema(table.roles, table.names, table.clock), scales, span)
 
     @property
     def inventory(self) -> Inventory:
@@ -352,8 +352,8 @@ class SeriesField(Field):
             if not 0 < len(names) <= MAX_SERIES or any((one <= 0).any() for one in positive):
                 raise ValueError("no series")
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise CheckpointError(f"{path}: no readable field: {error!s:.200}") from None
-        return cls(Known(roles, names, clock), scales, span)
+            raise CheckpointError(f"{path}: not a readable field: {error!s:.200}") from None
+        return cls(TableSchema(roles, names, clock), scales, span)
 
 
 SCALES = tuple(Scales.__dataclass_fields__)

@@ -38,10 +38,10 @@ def draw(seed: int | Sequence[int], keys: Sequence[int]) -> Pick:
     def pick(log_probs: Float[Tensor, "N V"], rows: list[int], t: int) -> Int[Tensor, "N"]:
         each = np.array([seeds[row] for row in rows], np.uint64)
         u = torch.from_numpy(uniforms(each, np.array([keys[row] for row in rows]), t))
-        heap = log_probs.double().exp().cumsum(-1)  # (N, V)
-        at = u.to(heap.device)[:, None] * heap[:, -1:]
-        # The first whose heap is above: never one of probability 0, and never beyond the last.
-        return torch.searchsorted(heap, at, right=True).squeeze(1).clamp(max=heap.size(1) - 1)
+        cdf = log_probs.double().exp().cumsum(-1)  # (N, V)
+        at = u.to(cdf.device)[:, None] * cdf[:, -1:]
+        # The first whose cdf is above `at`: never one of probability 0, and never beyond the last.
+        return torch.searchsorted(cdf, at, right=True).squeeze(1).clamp(max=cdf.size(1) - 1)
 
     return pick
 

@@ -101,8 +101,8 @@ def min_p(step: Step, share: float) -> Step:
 def _smallest_set(log_probs: LogProbs, cost: LogProbs, p: float) -> LogProbs:
     """The tokens of lowest cost, up to the one with which their probability reaches p."""
     order = cost.argsort(dim=-1, stable=True)
-    heap = log_probs.gather(-1, order).exp().cumsum(-1)
-    before = heap - log_probs.gather(-1, order).exp()
+    cdf = log_probs.gather(-1, order).exp().cumsum(-1)
+    before = cdf - log_probs.gather(-1, order).exp()
     kept = torch.zeros_like(log_probs, dtype=torch.bool).scatter(-1, order, before < p)
     return _keep(log_probs, kept)
 

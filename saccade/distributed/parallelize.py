@@ -25,7 +25,7 @@ from torch.utils.checkpoint import checkpoint
 from saccade import config as c
 from saccade.distributed.tensor import apply_tensor, check_tensor
 from saccade.errors import ConfigError
-from saccade.models.heads import BagOfWords, Monotone, PerToken, Pooled
+from saccade.models.heads import BagOfWords, CTCHead, PerToken, Pooled
 from saccade.nn.dropout import current_slice, slice_of
 from saccade.nn.precision import computing_in, current_format
 from saccade.nn.products import Linear
@@ -91,7 +91,7 @@ def parallelize(
 def layers_of_heads(network: nn.Module) -> list[nn.Module]:
     """The linear layers that read what blocks have computed, in its number format."""
     heads = [
-        m for m in network.modules() if isinstance(m, Pooled | PerToken | Monotone | BagOfWords)
+        m for m in network.modules() if isinstance(m, Pooled | PerToken | CTCHead | BagOfWords)
     ]
     return [layer for head in heads for layer in head.children() if type(layer) is Linear]
 

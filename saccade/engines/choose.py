@@ -55,8 +55,8 @@ class Engines:
                 raise ConfigError(f"decode.engine = 'ctranslate2': {reason}")
         if decode.int8 and watched(self.network):
             raise ConfigError(
-                "decode.int8: the model is being watched, and 8-bit weights are a copy of it that "
-                "nobody watches: leave one of the two out"
+                "decode.int8: attention is being recorded (saccade.watch), which 8-bit weights "
+                "cannot do: leave one of the two out"
             )
         many = queries >= MIN_QUERIES
         pack = decode.int8 or (many and not seen)
@@ -97,7 +97,7 @@ class Engines:
         if self._unfit:
             return self._unfit
         if seen:
-            return "somebody watches the attention"
+            return "attention is being recorded (saccade.watch), which CTranslate2 cannot do"
         return why_not_served(request, self.task) if on_cpu else "the model is not on a CPU"
 
     def _ctranslate2(self, int8: bool, workers: int) -> Engine:
@@ -126,18 +126,18 @@ def why_not_served(request: Request, task: Task) -> str:
     """Why CTranslate2 cannot serve a request; nothing if it can."""
     decode = request.decode
     if decode.ctc or (decode.ctc is None and task.config.train.ctc):
-        return "CTC in the search, decode.ctc, is the torch engine's"
+        return "CTranslate2 does not support decode.ctc"
     if not isinstance(decode, c.Beam):
-        return f"decode.kind = '{decode.kind}' is the torch engine's"
+        return f"CTranslate2 does not support decode.kind = '{decode.kind}'"
     if request.details or request.others or request.model is not None:
-        return "details, ensembles and a second model are the torch engine's"
+        return "CTranslate2 does not support details, ensembles or decode.model"
     for key, field in c.Beam.model_fields.items():
         if key in c.PlainBeam.model_fields or key == "ctc":
             continue
         if getattr(decode, key) != field.default:
-            return f"decode.{key} is the torch engine's"
+            return f"CTranslate2 does not support decode.{key}"
     if decode.length == "gnmt" and decode.alpha:
-        return "decode.length = 'gnmt' is the torch engine's"
+        return "CTranslate2 does not support decode.length = 'gnmt'"
     return ""
 
 

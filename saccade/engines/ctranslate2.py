@@ -80,7 +80,7 @@ class CTranslate2Engine:
         self.task, self.network, self.workers = task, network, workers
         self.source = _source_names(task) if task.readers else None
         self.target = names_of(task.output)
-        self.silent = task.output.specials.silent
+        self.silent = task.output.specials.never_generated
         self.ids = {name: i for i, name in enumerate(self.target)}
         self.longest = longest(task.config)
         make = ctranslate2.Translator if self.source else ctranslate2.Generator

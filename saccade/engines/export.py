@@ -35,28 +35,28 @@ def why_not(config: c.Config) -> str:
     for name in ("encoder", "decoder"):
         part = getattr(config, name)
         if part is not None and not isinstance(part, c.Transformer):
-            return f"the {name} is {part.kind}, and CTranslate2 runs Transformers alone"
+            return f"the {name} is {part.kind}, and CTranslate2 runs Transformers only"
     if config.train.seeds > 1:
-        return "an ensemble is searched with by torch alone"
+        return "CTranslate2 does not support ensembles"
     if isinstance(config.task, c.Pretrain) and config.encoder is not None:
-        return "what is missing in a text is filled in by torch alone"
+        return "CTranslate2 does not support infilling objectives"
     if config.task.own:
-        return "CTranslate2 reads one source of text, and this model reads others"
+        return "CTranslate2 supports a single text source only"
     if config.decoder is None:
         return f"the task '{config.task.kind}' has no decoder"
     if config.decoder.copies:
-        return "CTranslate2 has no copying from the source"
+        return "CTranslate2 does not support the copy mechanism"
     if isinstance(config.encoder, c.Transformer) and config.encoder.positions == "rotary":
-        return "CTranslate2 has no rotary positions in an encoder beside a decoder"
+        return "CTranslate2 does not support rotary positions in an encoder-decoder"
     if getattr(getattr(config.decoder, "rotary_scaling", None), "kind", "linear") != "linear":
-        return "CTranslate2 has rotary positions of kind llama3 with settings of its own alone"
+        return "CTranslate2 supports llama3 rotary scaling with its own settings only"
     both = [part for part in (config.encoder, config.decoder) if isinstance(part, c.Transformer)]
     if len({norm_eps(part) for part in both}) > 1 and any(part.norm_eps for part in both):
-        return "the norms of encoder and decoder differ, and CTranslate2 has one kind"
+        return "CTranslate2 does not support different norms in encoder and decoder"
     if len(both) > 1 and any(part.num_kv_heads for part in both):
-        return "CTranslate2 has no grouped queries beside a memory"
+        return "CTranslate2 does not support grouped-query attention in an encoder-decoder"
     if getattr(config.encoder, "segments", 0):
-        return "CTranslate2 has no segments in an encoder beside a decoder"
+        return "CTranslate2 does not support segment embeddings in an encoder-decoder"
     return ""
 
 
@@ -115,7 +115,7 @@ def export_ctranslate2(spec: Any, folder: Path, stamp: str = "") -> None:
         folder.mkdir(parents=True, exist_ok=True)
         for path in folder.iterdir():  # what is written stays here
             if path.is_symlink() or not (path.is_file() or path.is_dir()):
-                raise ConfigError(f"{path}: is no plain file: remove it, then export")
+                raise ConfigError(f"{path}: not a regular file: remove it, then export")
         spec.save(str(folder))
         files = {path.name: digest(path) for path in folder.iterdir() if _is_ours(path)}
         said = json.dumps({"weights": stamp, "files": files})

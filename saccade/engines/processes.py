@@ -71,8 +71,8 @@ class ProcessEngine:
         except BrokenProcessPool:
             self.close()  # the next request gets new processes
             raise SaccadeError(
-                "a worker process was ended from outside, perhaps for want of memory; "
-                "try again with decode.workers = 1, or with a smaller decode.batch_tokens"
+                "a worker process was killed, possibly out of memory; "
+                "retry with decode.workers = 1, or with a smaller decode.batch_tokens"
             ) from None
         except KeyboardInterrupt:
             self.close()  # nobody waits for what they are doing

@@ -24,8 +24,8 @@ def tree(run: Run, item: Item, settings: Settings = None, prefix: str = "") -> d
         raise ConfigError("samples have no tree: leave out the sampling, or set a width")
     if len(grown.nodes) > MAX_NODES:
         raise ConfigError(
-            f"the tree has {len(grown.nodes):,} nodes, and {MAX_NODES:,} are the most that can be "
-            "shown: set a smaller width"
+            f"the tree has {len(grown.nodes):,} nodes, and the limit is {MAX_NODES:,}: "
+            "set a smaller width"
         )
     best = node_of(grown, [*answer.found.hypotheses[0].tokens, task.output.specials.eos])
     names = task.output.tokens([node.token for node in grown.nodes])

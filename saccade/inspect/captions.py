@@ -55,8 +55,8 @@ def caption_path(
     rows, columns = field.reader.grid
     if len(span) != rows * columns:
         raise ConfigError(
-            f"the encoder's body leaves {len(span)} positions of a grid of {rows} x {columns}: "
-            "there is no path; a pyramid joins cells, other bodies keep them"
+            f"the encoder leaves {len(span)} positions for a {rows} x {columns} grid: caption "
+            "paths need a body that keeps the grid, which a pyramid does not"
         )
     words, weights = by_word(task.output, caption, alignment.mean[:, span.start : span.stop])
     cells = task.read([source])[number]

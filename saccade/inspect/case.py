@@ -32,7 +32,7 @@ GREY = 127  # of a picture that shows nothing
 
 
 class Case(ABC):
-    """What was read, what was said, and how likely that is."""
+    """An input, the model's output, and the output's probability."""
 
     unit = "log p"
 
@@ -186,7 +186,7 @@ def differentiable() -> Iterator[None]:
         yield
 
 
-class SaidTokens(Case):
+class GeneratedCase(Case):
     """A decoder after an encoder: translations, captions, restored texts."""
 
     def __init__(self, *args: Any, marks: Sequence[int], ids: Sequence[int], **more: Any):
@@ -207,8 +207,8 @@ class SaidTokens(Case):
         return log_probs.gather(-1, self.ids.expand(rows, -1)[..., None]).squeeze(-1)
 
 
-class SaidOn(SaidTokens):
-    """A language model: what it says is what it reads next; its positions are its own tokens."""
+class LanguageModelCase(GeneratedCase):
+    """A language model: each output token is its next input; its positions are its own tokens."""
 
     @property
     def stems(self) -> list[nn.Module]:
@@ -223,7 +223,7 @@ class SaidOn(SaidTokens):
         return [Padded(self.inputs, torch.tensor([self.inputs.size(1)]))]
 
 
-class SaidLabels(Case):
+class LabelCase(Case):
     """A label for an input, or one for each of its words."""
 
     def __init__(self, *args: Any, ids: Sequence[int], **more: Any):
@@ -240,7 +240,7 @@ class SaidLabels(Case):
         return log_probs.gather(-1, self.ids.expand(rows, -1)[..., None]).squeeze(-1)
 
 
-class SaidBlanks(Case):
+class MaskedCase(Case):
     """The tokens at the blanks of a text, by an encoder that sees both sides."""
 
     def __init__(self, *args: Any, target: Padded, silent: Sequence[int], **more: Any):
@@ -262,8 +262,8 @@ class SaidBlanks(Case):
         return log_probs.gather(-1, self.ids.expand(rows, -1)[..., None]).squeeze(-1)
 
 
-class SaidNumbers(Case):
-    """The means of numbers that a head says of an input, or of each of its positions."""
+class NumbersCase(Case):
+    """The means of numbers that a head predicts for an input, or for each of its positions."""
 
     unit = "mean"
 
@@ -275,8 +275,8 @@ class SaidNumbers(Case):
         return mean[:, : len(self.said)]
 
 
-class SaidSeries(Case):
-    """The means of the rows of a series, each after those before it, as a decoder says them."""
+class SeriesCase(Case):
+    """The means of the rows of a series, which a decoder predicts one after the other."""
 
     unit = "mean"
 
@@ -293,7 +293,7 @@ class SaidSeries(Case):
         return distribution.mean(raw).sum(-1)
 
 
-class SaidSteps(Case):
+class ForecastCase(Case):
     """The means of the steps of a forecast; the positions are the steps of the look-back.
 
     Their vectors are the values themselves: a linear map of them goes past every stem.

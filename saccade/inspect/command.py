@@ -51,13 +51,13 @@ def look(
     own = kinds(run)
     if not kind and not item:
         raise ConfigError(
-            f"an input to look at is missing; or see the run itself: {', '.join(WHOLE)} as --view, "
-            "--curves, --worst 20"
+            f"missing input; for views of the run itself use --view {'|'.join(WHOLE)}, "
+            "--curves or --worst 20"
         )
     if kind and kind not in OPTIONS:
         raise ConfigError(f"no view {kind!r}: of this run there are {', '.join(own)}")
     if kind and kind not in WHOLE and not item:
-        raise DataError(f"--view {kind}: an input to look at is missing")
+        raise DataError(f"--view {kind}: missing input")
     shown = [kind] if kind else [k for k in own if k not in WHOLE]
     shown = shown if kind or (out and out.suffix == ".html") else usual(shown, options)
     needed = [name for name in options if not any(name in OPTIONS[k] for k in shown)]

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from saccade.errors import ConfigError
-from saccade.inspect.case import Case, SaidOn, grouped
+from saccade.inspect.case import Case, LanguageModelCase, grouped
 from saccade.inspect.packing import bytes_of, matrix, number, numbers
 from saccade.models.decoders import Decoder
 from saccade.models.heads import Pooled
@@ -171,7 +171,7 @@ def in_decoder(network: nn.Module, path: str) -> bool:
 
 def source_names(case: Case, modules: list[Module]) -> list[str]:
     """The names of the source's positions, as many as are attended to."""
-    if isinstance(case, SaidOn):
+    if isinstance(case, LanguageModelCase):
         return []
     over = [m.maps.size(2) + m.column_start for m in modules if m.columns == "source"]
     if not over:

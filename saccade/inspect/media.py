@@ -86,7 +86,7 @@ def envelope(samples: Array) -> list[list[float | None]]:
 
 def _translator(run: Run) -> tuple[Translate, Generator]:
     if not isinstance(run.task, Translate) or not isinstance(run.network, Generator):
-        raise ConfigError(f"a run of {run.config.task.title} writes no text about what it reads")
+        raise ConfigError(f"a run of {run.config.task.title} does not generate text")
     return run.task, run.network
 
 

@@ -14,13 +14,13 @@ from saccade.data.lines import Example
 from saccade.errors import ConfigError, DataError
 from saccade.inspect.case import (
     Case,
-    SaidBlanks,
-    SaidLabels,
-    SaidNumbers,
-    SaidOn,
-    SaidSeries,
-    SaidSteps,
-    SaidTokens,
+    ForecastCase,
+    GeneratedCase,
+    LabelCase,
+    LanguageModelCase,
+    MaskedCase,
+    NumbersCase,
+    SeriesCase,
 )
 from saccade.models.forecaster import AnyForecaster, StepForecaster
 from saccade.models.networks import Classifier, Generator, Regressor, Tagger, TokenPredictor
@@ -135,7 +135,7 @@ def searched(
 
 def generated(
     run: Run, item: Item, target: str = "", settings: Settings = None, prefix: str = ""
-) -> SaidTokens:
+) -> GeneratedCase:
     """What a decoder says of a source, token by token."""
     task, network = run.task, run.network
     assert isinstance(task, GeneratingTask)
@@ -160,7 +160,7 @@ def generated(
     marks = output.frame.start
     read = output.tokens([marks[-1], *ids[:-1]])
     said = output.tokens(ids)
-    return SaidTokens(network, sources, names, said, text, read, marks=marks, ids=ids)
+    return GeneratedCase(network, sources, names, said, text, read, marks=marks, ids=ids)
 
 
 def item_reading(run: Run, task: GeneratingTask, item: Item) -> Any:
@@ -182,7 +182,7 @@ def check_length(task: GeneratingTask, reading: Any, ids: Sequence[int]) -> None
 
 def continued(
     run: Run, item: Item, target: str = "", settings: Settings = None, complete: bool = True
-) -> SaidOn:
+) -> LanguageModelCase:
     """A text, and how a language model goes on, or is told to: all tokens after the first mark.
 
     Without `complete` the text alone, and the end of its line.
@@ -201,13 +201,13 @@ def continued(
         more, whole = more[len(start) :], answer.text
     ids = [*more, output.specials.eos]
     read, said = output.tokens([*start, *ids[:-1]]), output.tokens(ids)
-    return SaidOn(network, (), [read], said, whole, read, marks=start, ids=ids)
+    return LanguageModelCase(network, (), [read], said, whole, read, marks=start, ids=ids)
 
 
 # --- labels, blanks and numbers -------------------------------------------------------------------
 
 
-def labelled(run: Run, task: LabelTask, item: Item, target: str = "") -> SaidLabels:
+def labelled(run: Run, task: LabelTask, item: Item, target: str = "") -> LabelCase:
     """The label of an input, or of each of its words."""
     network = run.network
     assert isinstance(network, Classifier | Tagger)
@@ -228,10 +228,10 @@ def labelled(run: Run, task: LabelTask, item: Item, target: str = "") -> SaidLab
                 raise DataError(f"target: {len(given)} labels, but there are {count} words")
             ids = [task.labels.index(label) for label in given]
     said = [task.labels.label(i) for i in ids]
-    return SaidLabels(network, sources, names, said, " ".join(said), ids=ids)
+    return LabelCase(network, sources, names, said, " ".join(said), ids=ids)
 
 
-def filled(run: Run, task: Fill, item: Item, target: str = "") -> SaidBlanks:
+def filled(run: Run, task: Fill, item: Item, target: str = "") -> MaskedCase:
     """What is said at each <mask> of a text."""
     network = run.network
     assert isinstance(network, TokenPredictor)
@@ -244,7 +244,7 @@ def filled(run: Run, task: Fill, item: Item, target: str = "") -> SaidBlanks:
     made = task.asked(row, row == task.alphabet.mask)
     batch = batch_of([made], task.target.pad).to(device_of(network))
     special = task.tokenizer.specials.ids
-    case = SaidBlanks(
+    case = MaskedCase(
         network,
         batch.sources,
         [task.tokenizer.tokens(made.source.tolist())],
@@ -260,7 +260,7 @@ def filled(run: Run, task: Fill, item: Item, target: str = "") -> SaidBlanks:
     return case
 
 
-def measured(run: Run, task: Regress, item: Item, target: str = "") -> SaidNumbers:
+def measured(run: Run, task: Regress, item: Item, target: str = "") -> NumbersCase:
     """The numbers of an input, or of each of its positions."""
     refuse_target(target)
     assert isinstance(run.network, Regressor)
@@ -272,10 +272,10 @@ def measured(run: Run, task: Regress, item: Item, target: str = "") -> SaidNumbe
         assert sources[0].words is not None
         said = [str(i + 1) for i in range(int(sources[0].words.max()) + 1)]
     text = run.predict([source_of(run, item)])[0].text
-    return SaidNumbers(run.network, sources, names, said, text)
+    return NumbersCase(run.network, sources, names, said, text)
 
 
-def drawn(run: Run, task: Series, item: Item, target: str = "") -> SaidSeries:
+def drawn(run: Run, task: Series, item: Item, target: str = "") -> SeriesCase:
     """The rows of a series."""
     assert isinstance(run.network, Generator)
     source = source_of(run, item)
@@ -287,10 +287,10 @@ def drawn(run: Run, task: Series, item: Item, target: str = "") -> SaidSeries:
     _, names = read_sources(run, source)
     steps = [str(i + 1) for i in range(inputs.size(1))]
     read = ["<bos>", *steps[:-1]]
-    return SaidSeries(run.network, batch.sources, names, steps, text, read, inputs=inputs)
+    return SeriesCase(run.network, batch.sources, names, steps, text, read, inputs=inputs)
 
 
-def forecast(run: Run, task: Forecast, item: Item, target: str = "") -> SaidSteps:
+def forecast(run: Run, task: Forecast, item: Item, target: str = "") -> ForecastCase:
     """The steps after a window: one in JSON as `predict` takes it, or the last of a table."""
     refuse_target(target)
     network, device = run.network, device_of(run.network)
@@ -309,7 +309,7 @@ def forecast(run: Run, task: Forecast, item: Item, target: str = "") -> SaidStep
     names = [str(i - S) for i in range(S)]
     steps = [f"+{h + 1}" for h in range(H)]
     read = [names[-1], *steps[:-1]] if isinstance(network, StepForecaster) else []
-    return SaidSteps(network, sources, [names], steps, "", read, inputs=inputs)
+    return ForecastCase(network, sources, [names], steps, "", read, inputs=inputs)
 
 
 def forecast_window(task: Forecast, item: Item) -> Any:

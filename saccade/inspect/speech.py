@@ -43,7 +43,7 @@ def hear(
     """
     (field, *others) = task.sources
     if others or not isinstance(field, SoundField):
-        raise ConfigError("the source of this model is no sound: look at it with inspect.attention")
+        raise ConfigError("this model's source is not audio: use inspect.attention")
     found = align(task, network, source, target)
     found = found if layer is None else found.only(layer)
     seconds = field.reader.hop_ms / 1000 * frames_of_position(task.config, field.reader)

@@ -26,7 +26,7 @@ def strange(run: Run, path: str, settings: dict[str, Any] | None = None) -> dict
     """
     task = run.task
     if not isinstance(task, Translate):
-        raise ConfigError(f"a run of {run.config.task.title} writes no text about what it reads")
+        raise ConfigError(f"a run of {run.config.task.title} does not generate text")
     sources = inputs_in(run, path)
     request = run.request(settings=settings)
     said = list(run.stream(sources, request, file=path))

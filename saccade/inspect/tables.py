@@ -67,7 +67,7 @@ def encodings(network: nn.Module, length: int) -> Iterator[tuple[str, str, Tenso
                     bias = module.bias(length, length, like)[0].float().cpu()  # (H, T, S)
                     yield path, "relative", bias[:, length // 2], bias.mean(0)
                 case SelfAttention(rotary=True):
-                    speeds = module.turns.speeds(module.head_dim, None)
+                    speeds = module.rotary_frequencies.speeds(module.head_dim, None)
                     angle = torch.arange(length)[:, None] * speeds
                     waves = torch.stack([angle.sin(), angle.cos()], -1).flatten(1)
                     yield path, "rotary", waves, waves @ waves.T
@@ -139,7 +139,7 @@ def index_of(tokenizer: Tokenizer, word: str) -> int:
     pieces = tokenizer.tokens(tokenizer.encode([word])[0])
     unknown = tokenizer.specials.unk in tokenizer.encode([word])[0]
     way = "" if unknown else f"; the model reads it as {' '.join(pieces)}: ask for one of these"
-    raise DataError(f"{word!r} is no token of the vocabulary{way}")
+    raise DataError(f"{word!r} is not in the vocabulary{way}")
 
 
 def projected(rows: Float[Tensor, "n D"]) -> tuple[Float[Tensor, "n 2"], list[float]]:

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from saccade.errors import ConfigError
-from saccade.inspect.case import Case, SaidOn, SaidTokens
+from saccade.inspect.case import Case, GeneratedCase, LanguageModelCase
 from saccade.inspect.opening import (
     Item,
     Settings,
@@ -51,12 +51,13 @@ def tokens(
         return _blanks(run, task, item, target, alternatives)
     if not isinstance(task, GeneratingTask):
         raise ConfigError(
-            f"a run of {run.config.task.title} says no tokens: look at its labels or its saliency"
+            f"a run of {run.config.task.title} generates no tokens: look at its labels or its "
+            "saliency"
         )
     if isinstance(task, LanguageModel):
         if prefix:
             raise ConfigError("a language model completes its input: put the prefix there")
-        case: SaidTokens = continued(run, item, target, settings, complete)
+        case: GeneratedCase = continued(run, item, target, settings, complete)
         given = len(case.said)
         if complete:  # the tokens that are the user's
             given = len(task.output.encode([source_of(run, item)[0]])[0])
@@ -66,7 +67,7 @@ def tokens(
         log_probs = case.logits(1)[0].log_softmax(-1)
     ids = case.ids[0].tolist()
     said = listed(task.output, ids, log_probs, alternatives)
-    if isinstance(case, SaidOn):
+    if isinstance(case, LanguageModelCase):
         for i, one in enumerate(said):
             one["given"] = i < given
     prefixes(task.output, ids, said)
@@ -85,7 +86,7 @@ def listed(
     gold = torch.tensor(ids, device=log_probs.device)
     own = log_probs.gather(1, gold[:, None])[:, 0].tolist()
     allowed = log_probs.index_fill(
-        1, torch.tensor(output.specials.silent, device=log_probs.device), float("-inf")
+        1, torch.tensor(output.specials.never_generated, device=log_probs.device), float("-inf")
     )
     best = allowed.topk(min(count, allowed.size(1)), -1)
     rows = zip(output.tokens(ids), own, best.indices.tolist(), best.values.tolist(), strict=True)

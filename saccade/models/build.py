@@ -170,7 +170,7 @@ def build_generator(
     if config.train.bag and encoder is not None:
         words = heads.BagOfWords(encoder.dim, target.size)
     if config.train.ctc and encoder is not None:
-        monotone = heads.Monotone(encoder.dim, target.size, target.special[0])
+        monotone = heads.CTCHead(encoder.dim, target.size, target.special[0])
     return Generator(
         encoder,
         decoder,
@@ -212,7 +212,7 @@ def build_forecaster(
         output = nn.Linear(encoder.dim, 2 * H * channels)
         head = heads.Pooled(encoder.dim, output, settings.pool, settings.dropout)
     shortcut = horizon.Shortcut(S, H, past) if settings.shortcut else None
-    spread = horizon.Spread(series, H)
+    spread = horizon.ForecastScale(series, H)
     return forecaster.Forecaster(frame, shortcut, encoder, head, spread, settings.beta)
 
 
@@ -331,7 +331,7 @@ def build_recurrent(config: c.RecurrentEncoder) -> Recurrent | Separate:
 
 def build_decoder(
     config: c.Decoder,
-    ends: decoders.Ends,
+    ends: decoders.TokenIO,
     memory_dim: int | None,
     end: int = 0,
 ) -> decoders.Decoder:
@@ -380,7 +380,7 @@ def build_decoder(
             assert_never(config)
 
 
-def token_ends(config: c.Decoder, target: Inventory, word_dropout: float) -> decoders.Ends:
+def token_ends(config: c.Decoder, target: Inventory, word_dropout: float) -> decoders.TokenIO:
     """A table of vectors below, which may be the output layer too, and logits above."""
     scaled = not isinstance(config, c.TransformerDecoder) or config.scale_embedding
     embedding = Embedding(target.size, config.dim, scaled)
@@ -388,13 +388,13 @@ def token_ends(config: c.Decoder, target: Inventory, word_dropout: float) -> dec
     output = Vocabulary(config.dim, target.size, bias=biased)
     if config.tied:
         output.weight = embedding.weight
-    return decoders.Ends(embedding, build_word_dropout(target, word_dropout), output)
+    return decoders.TokenIO(embedding, build_word_dropout(target, word_dropout), output)
 
 
-def number_ends(config: c.Decoder, output: c.Output, target: c.Reals) -> decoders.Ends:
+def number_ends(config: c.Decoder, output: c.Output, target: c.Reals) -> decoders.TokenIO:
     """A linear map of numbers below, and their distribution above."""
     said = build_output(output, config.dim, target)
-    return decoders.Ends(stems.NumberEmbedding(target.size, config.dim), nn.Identity(), said)
+    return decoders.TokenIO(stems.NumberEmbedding(target.size, config.dim), nn.Identity(), said)
 
 
 def build_head(
@@ -468,16 +468,16 @@ def build_attention(config: c.RecurrentDecoder, memory_dim: int) -> attention.At
     return attention.Attention(scores[config.attention](config.dim, memory_dim))
 
 
-def rotary_turns(config: c.Transformer) -> positions.Turns:
+def rotary_frequencies(config: c.Transformer) -> positions.RotaryFrequencies:
     """How fast rotary positions turn."""
     match config.rotary_scaling:
         case None:
-            return positions.Turns(config.rotary_theta)
+            return positions.RotaryFrequencies(config.rotary_theta)
         case c.RotaryScaling(kind="linear") as scaling:
-            return positions.Turns(config.rotary_theta, scaling.factor)
+            return positions.RotaryFrequencies(config.rotary_theta, scaling.factor)
         case scaling:
             limits = scaling.low, scaling.high, scaling.context
-            return positions.Turns(config.rotary_theta, scaling.factor, *limits)
+            return positions.RotaryFrequencies(config.rotary_theta, scaling.factor, *limits)
 
 
 def build_blocks(config: c.Transformer, memory_dim: int | None) -> list[Block]:
@@ -493,7 +493,7 @@ def build_blocks(config: c.Transformer, memory_dim: int | None) -> list[Block]:
             norm=config.norm,
             activation=config.activation,
             rotary=config.positions == "rotary",
-            turns=rotary_turns(config),
+            rotary_frequencies=rotary_frequencies(config),
             num_kv_heads=config.num_kv_heads,
             head_dim=config.head_dim,
             bias=config.bias,
@@ -544,7 +544,7 @@ def init_weights(network: nn.Module) -> None:
         match module:
             case Embedding():
                 nn.init.normal_(module.weight, std=module.embedding_dim**-0.5)
-            case horizon.Effects() | horizon.Shortcut() | horizon.Spread() | LayerMix():
+            case horizon.Effects() | horizon.Shortcut() | horizon.ForecastScale() | LayerMix():
                 module.reset_parameters()
             case nn.Embedding():
                 nn.init.normal_(module.weight, std=0.02)

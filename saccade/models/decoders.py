@@ -31,11 +31,11 @@ from saccade.nn.transformer import CausalStack
 Inputs = Int[Tensor, "B T"] | Float[Tensor, "B T F"]  # tokens, or numbers
 
 
-class Ends(NamedTuple):
-    """What a decoder reads with and says with: tokens, or numbers."""
+class TokenIO(NamedTuple):
+    """A decoder's input embedding, word dropout and output layer, of tokens or numbers."""
 
     embedding: Embedding | NumberEmbedding
-    words: nn.Module  # what leaves some tokens out in training
+    words: nn.Module  # word dropout
     output: Vocabulary | Distribution  # (V, D), or as many as the distribution has parameters
 
 
@@ -44,7 +44,7 @@ class Decoder(nn.Module, ABC):
 
     carries = False  # whether a language model goes on where the batch before it stopped
 
-    def __init__(self, ends: Ends, dim: int):
+    def __init__(self, ends: TokenIO, dim: int):
         super().__init__()
         self.dim = dim
         self.words = ends.words
@@ -128,7 +128,7 @@ class RecurrentDecoder(Decoder):
 
     def __init__(
         self,
-        ends: Ends,
+        ends: TokenIO,
         layers: Recurrent,
         *,
         memory_dim: int | None,
@@ -225,7 +225,7 @@ class TransformerState(NamedTuple):
 class TransformerDecoder(Decoder):
     """Every position looks back at all before it, and at the memory if there is one."""
 
-    def __init__(self, ends: Ends, stack: CausalStack):
+    def __init__(self, ends: TokenIO, stack: CausalStack):
         super().__init__(ends, ends.embedding.embedding_dim)
         self.stack = stack
 
@@ -263,7 +263,7 @@ class EditDecoder(Decoder):
 
     def __init__(
         self,
-        ends: Ends,
+        ends: TokenIO,
         layers: Recurrent,
         *,
         memory_dim: int,

@@ -12,8 +12,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from saccade.models.decoders import Decoder, Ends, Inputs
-from saccade.models.heads import Monotone
+from saccade.models.decoders import Decoder, Inputs, TokenIO
+from saccade.models.heads import CTCHead
 from saccade.models.networks import Classifier, Generator, Network, Tagger
 from saccade.nn.loss import Loss, label_loss
 from saccade.nn.padded import Memory, Padded
@@ -30,7 +30,7 @@ class DecoderEnsemble(Decoder):
 
     def __init__(self, members: Sequence[Decoder]):
         first = members[0]
-        super().__init__(Ends(first.embedding, first.words, first.output), first.dim)
+        super().__init__(TokenIO(first.embedding, first.words, first.output), first.dim)
         self.members: Sequence[Decoder] = nn.ModuleList(members)  # type: ignore[assignment]
 
     def start(self, memory: Memory | None, rows: int) -> tuple[Any, ...]:
@@ -68,7 +68,7 @@ class GeneratorEnsemble(Generator):
         memories = [read for member in self.members if (read := member.encode(sources))]
         return memories[0]._replace(others=tuple(memories[1:]))
 
-    def ctc_heads(self, memory: Memory | None) -> list[tuple[Monotone, Memory]]:
+    def ctc_heads(self, memory: Memory | None) -> list[tuple[CTCHead, Memory]]:
         assert memory is not None
         memories = (memory._replace(others=()), *memory.others)
         pairs = zip(self.members, memories, strict=True)

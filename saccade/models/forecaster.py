@@ -17,9 +17,9 @@ from saccade.models.heads import Pooled
 from saccade.nn.distributions import Distribution
 from saccade.nn.horizon import (
     Effects,
+    ForecastScale,
     Level,
     Shortcut,
-    Spread,
     gaussian_nll,
     normalised,
     weighted_nll,
@@ -102,7 +102,7 @@ class Forecaster(nn.Module):
         shortcut: Shortcut | None,
         encoder: Encoder | None,
         head: Pooled | None,
-        spread: Spread,
+        spread: ForecastScale,
         beta: float,
     ):
         super().__init__()

@@ -75,8 +75,8 @@ class Pooled(nn.Module):
                 return (weights @ values).squeeze(1)
 
 
-class Monotone(nn.Module):
-    """Connectionist temporal classification: every position of a memory says a token or nothing.
+class CTCHead(nn.Module):
+    """Connectionist temporal classification: each memory position predicts a token or the blank.
 
     Graves et al. 2006; beside attention, Kim et al. 2017, arxiv.org/abs/1609.06773
     """
@@ -87,7 +87,7 @@ class Monotone(nn.Module):
         self.output = Linear(dim, vocab_size)
 
     def forward(self, memory: Memory) -> Float[Tensor, "B S V"]:
-        """What each position says: the log-probabilities of tokens, and of none."""
+        """The log-probabilities of the tokens and of the blank at each position."""
         return self.output(memory.values).float().log_softmax(-1)  # type: ignore[no-any-return]
 
     def loss(

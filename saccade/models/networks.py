@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from saccade.models.decoders import Decoder, Inputs, RecurrentDecoder
 from saccade.models.encoders import AnyEncoder, Encoder
 from saccade.models.forecaster import AnyForecaster
-from saccade.models.heads import BagOfWords, Monotone, PerToken, PerWord, Pooled
+from saccade.models.heads import BagOfWords, CTCHead, PerToken, PerWord, Pooled
 from saccade.models.vectors import WordVectors
 from saccade.nn.distributions import Distribution
 from saccade.nn.dropout import uniform
@@ -50,7 +50,7 @@ class Generator(nn.Module):
         label_smoothing: float = 0.0,
         scheduled_sampling: float = 0.0,
         special: Sequence[int] = (),
-        monotone: Monotone | None = None,
+        monotone: CTCHead | None = None,
         ctc: float = 0.0,
         words: BagOfWords | None = None,
         bag: float = 0.0,
@@ -114,7 +114,7 @@ class Generator(nn.Module):
             return memory
         return memory._replace(tokens=tokens_of(sources[0], memory.values.size(1)))
 
-    def ctc_heads(self, memory: Memory | None) -> list[tuple[Monotone, Memory]]:
+    def ctc_heads(self, memory: Memory | None) -> list[tuple[CTCHead, Memory]]:
         """Each CTC head, and the memory that it reads."""
         return [] if self.monotone is None or memory is None else [(self.monotone, memory)]
 

@@ -116,7 +116,7 @@ def rotary_of(values: Values) -> dict[str, Any]:
     for name in ("rope_scaling", "rope_parameters"):
         found = values.found.get(name) or {}
         if not isinstance(found, dict):
-            raise CheckpointError(f"{values.where}: {name}: {str(found)[:60]!r} is no table")
+            raise CheckpointError(f"{values.where}: {name}: {str(found)[:60]!r} is not a table")
         rope |= found
     theta = Values(rope | dict(values.found), values.where).number("rope_theta", default=10000.0)
     table: dict[str, Any] = {"rotary_theta": theta}

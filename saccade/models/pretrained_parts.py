@@ -55,13 +55,13 @@ class Values:
         """A whole number above 0, under the first of these names that is there."""
         value = next((self.found[n] for n in names if self.found.get(n) is not None), default)
         if type(value) is not int or not 0 < value <= MAX_SIZE:
-            raise CheckpointError(f"{self.where}: {names[0]}: {value!r:.40} is no size")
+            raise CheckpointError(f"{self.where}: {names[0]}: {value!r:.40} is not a size")
         return value
 
     def number(self, *names: str, default: float) -> float:
         value = next((self.found[n] for n in names if self.found.get(n) is not None), default)
         if type(value) not in (int, float) or not 0.0 <= value < 1e12:
-            raise CheckpointError(f"{self.where}: {names[0]}: {value!r:.40} is no number")
+            raise CheckpointError(f"{self.where}: {names[0]}: {value!r:.40} is not a number")
         return float(value)
 
     def flag(self, name: str, default: bool) -> bool:

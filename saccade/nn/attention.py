@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from saccade.nn.cache import KeysValues, Past
 from saccade.nn.dropout import dropout
-from saccade.nn.positions import PLAIN_TURNS, Turns, rotate
+from saccade.nn.positions import DEFAULT_ROTARY, RotaryFrequencies, rotate
 from saccade.nn.products import Linear, linear
 from saccade.nn.watch import is_watched, record
 
@@ -212,7 +212,7 @@ class SelfAttention(nn.Module):
         num_kv_heads: int | None = None,
         head_dim: int | None = None,
         bias: bool = True,
-        turns: Turns = PLAIN_TURNS,
+        rotary_frequencies: RotaryFrequencies = DEFAULT_ROTARY,
     ):
         super().__init__()
         groups = num_kv_heads or num_heads
@@ -229,7 +229,7 @@ class SelfAttention(nn.Module):
         self.out = Linear(num_heads * self.head_dim, dim, bias=bias)  # (D, H * K)
         self.dropout = dropout
         self.rotary = rotary
-        self.turns = turns
+        self.rotary_frequencies = rotary_frequencies
 
     def forward(
         self,
@@ -253,8 +253,8 @@ class SelfAttention(nn.Module):
             key, value = heads[..., -2, :], heads[..., -1, :]  # (B, groups, T, K)
         if self.rotary:
             before = 0 if past is None else past.length
-            query = rotate(query, before, self.turns, places)
-            key = rotate(key, before, self.turns, places)
+            query = rotate(query, before, self.rotary_frequencies, places)
+            key = rotate(key, before, self.rotary_frequencies, places)
         if past is None:
             mixed = multi_head(self, query, key, value, mask)
             return self.out(mixed.transpose(1, 2).flatten(2)), None

@@ -190,8 +190,8 @@ class Mixture(Distribution):
         self, raw: Float[Tensor, "*B n"], uniforms: Float[Tensor, "*B U"], temperature: float = 1.0
     ) -> Float[Tensor, "*B F"]:
         logits, mean, deviation, odds = self._parts(raw)
-        heap = (logits / temperature).softmax(-1).cumsum(-1)
-        chosen = (heap <= uniforms[..., :1] * heap[..., -1:]).sum(-1).clamp(max=heap.size(-1) - 1)
+        cdf = (logits / temperature).softmax(-1).cumsum(-1)
+        chosen = (cdf <= uniforms[..., :1] * cdf[..., -1:]).sum(-1).clamp(max=cdf.size(-1) - 1)
 
         def of(parts: Tensor) -> Tensor:
             index = chosen[..., None, None].expand(*chosen.shape, 1, parts.size(-1))

@@ -22,7 +22,7 @@ from saccade.nn.padded import Memory
 from saccade.nn.products import Linear
 from saccade.nn.watch import is_watched, record
 
-NEVER = -1e4  # log of a probability that is 0; finite, so that no gradient is NaN
+LOG_ZERO = -1e4  # log of a probability that is 0; finite, so that no gradient is NaN
 # Added to the logits of what is no token, at first: with them a pass has about the pace of the
 # source, and alignments are learned from there.
 MOVE, COPY, DELETE = 1.0, 1.0, -1.5  # above the log of the number of tokens
@@ -33,7 +33,7 @@ class EditSource(NamedTuple):
 
     keys: Float[Tensor, "M P D"]
     real: Bool[Tensor, "M P"] | None  # padding is passed by
-    copied: Float[Tensor, "M P V"] | None  # 0 at the token that a position holds, else NEVER
+    copied: Float[Tensor, "M P V"] | None  # 0 at the token that a position holds, else LOG_ZERO
 
 
 class Places(NamedTuple):
@@ -83,7 +83,7 @@ class Edits(nn.Module):
             held = memory.tokens.unsqueeze(-1) == torch.arange(self.size, device=keys.device)
             held[..., self.end] = False  # which is said by reaching the end
             held = nn.functional.pad(held, (0, 0, 1, 0))
-            copied = torch.zeros(held.shape, device=keys.device).masked_fill(~held, NEVER)
+            copied = torch.zeros(held.shape, device=keys.device).masked_fill(~held, LOG_ZERO)
         return EditSource(torch.cat([first, keys], 1), real, copied)
 
     def forward(
@@ -110,7 +110,7 @@ class Edits(nn.Module):
         written = moves.write[:, :Q].gather(3, followed).squeeze(3)
         gone = nn.functional.pad(moves.delete[..., 1:].cumsum(-1), (1, 0))  # (N, T + first, P)
         if places is None:
-            at = moves.move.new_full((N, source.keys.size(1)), NEVER)
+            at = moves.move.new_full((N, source.keys.size(1)), LOG_ZERO)
             at[:, 0] = 0.0
         else:
             at = places.log_p
@@ -120,7 +120,7 @@ class Edits(nn.Module):
             stands.append(at)
             reaches.append(reached)
             if q < Q:
-                new = nn.functional.pad(reached[:, :-1], (1, 0), value=NEVER) + written[:, q]
+                new = nn.functional.pad(reached[:, :-1], (1, 0), value=LOG_ZERO) + written[:, q]
                 at = torch.logaddexp(at + inserted[:, q], new)
                 at = at - at.detach().logsumexp(-1, keepdim=True)  # near 0, whatever the length
         stood = torch.stack(stands[first:], 1)  # (N, T, P)
@@ -148,7 +148,7 @@ class Edits(nn.Module):
         asked = self.query(hidden).view(M, -1, 1, D)
         joint = self.drop(torch.tanh(asked + source.keys.unsqueeze(1)))  # (M, n, P, D)
         never = torch.zeros(V, device=hidden.device)
-        never[self.end] = NEVER
+        never[self.end] = LOG_ZERO
         move, copy, delete = (self.acts(joint).float() + log(V)).unbind(-1)
         inserted = self.insert(joint).float() + never
         inserted = torch.cat([inserted, (move + MOVE).unsqueeze(-1)], -1).log_softmax(-1)
@@ -156,7 +156,7 @@ class Edits(nn.Module):
         said = self.output(joint.to(self.start.weight.dtype))  # whose weights stay single precision
         written = [said.float() + never, (delete + DELETE).unsqueeze(-1)]
         if (copied := source.copied) is not None:
-            can = copied.amax(-1)  # (M, P): NEVER where nothing can be copied
+            can = copied.amax(-1)  # (M, P): LOG_ZERO where nothing can be copied
             written.append((copy + COPY + can.unsqueeze(1)).unsqueeze(-1))
         table = torch.cat(written, -1).log_softmax(-1)
         write, delete = table[..., :V], table[..., V]
@@ -164,7 +164,7 @@ class Edits(nn.Module):
             write = torch.logaddexp(write, table[..., V + 1 :] + copied.unsqueeze(1))
         if source.real is not None:
             padding = ~source.real[:, None]
-            write = write.masked_fill(padding.unsqueeze(-1), NEVER)
+            write = write.masked_fill(padding.unsqueeze(-1), LOG_ZERO)
             delete = delete.masked_fill(padding, 0.0)
         return Moves(
             *(part.reshape(N, Q, *part.shape[2:]) for part in (insert, move, write, delete))

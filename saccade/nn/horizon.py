@@ -103,7 +103,7 @@ class Shortcut(nn.Module):
         return found
 
 
-class Spread(nn.Module):
+class ForecastScale(nn.Module):
     """The deviation of a forecast at each step: a series' own, which may follow the window's.
 
     log s = 10 a + b log (the window's deviation): factors from 0.01 to 100 are within the reach of

@@ -132,7 +132,7 @@ def _linear(weight: Any, bias: Any) -> nn.Linear:
 
 
 def packed(network: nn.Module) -> nn.Module:
-    """A copy of a network for inference alone, as exact and faster; itself where that cannot be."""
+    """A faster copy for CPU inference with the same outputs; the network itself if unsupported."""
     kind = next(network.parameters())
     ready = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
     intel = platform.machine() in ("x86_64", "AMD64")

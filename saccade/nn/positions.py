@@ -135,8 +135,8 @@ class Relative(Unmarked):
         return first + torch.where(distance < near, distance, far.clamp(max=buckets - 1))
 
 
-class Turns(NamedTuple):
-    """How fast the pairs of rotary positions turn: theta^(-2i/K) a position, or less.
+class RotaryFrequencies(NamedTuple):
+    """The frequencies of rotary positions: theta^(-2i/K) for pair i, or lower.
 
     For longer texts than those of `context` tokens that a network was first trained on, pairs that
     turn less than `low` times in these are slowed down by `factor`, those that turn more than
@@ -162,13 +162,13 @@ class Turns(NamedTuple):
         return speed * (kept + (1 - kept) / self.factor)
 
 
-PLAIN_TURNS = Turns()
+DEFAULT_ROTARY = RotaryFrequencies()
 
 
 def rotate(
     x: Float[Tensor, "B H T K"],
     offset: int,
-    turns: Turns = PLAIN_TURNS,
+    rotary: RotaryFrequencies = DEFAULT_ROTARY,
     places: Int[Tensor, "B T"] | None = None,
 ) -> Float[Tensor, "B H T K"]:
     """`x` with each pair of columns turned by its position's angle: after so many, or at `places`.
@@ -176,7 +176,7 @@ def rotate(
     Su et al. 2021, arxiv.org/abs/2104.09864
     """
     end = offset + x.size(-2) if places is None else int(places.max()) + 1
-    cos, sin = _turns(_rounded(end), x.size(-1), x.device, turns)
+    cos, sin = _cos_sin(_rounded(end), x.size(-1), x.device, rotary)
     where = slice(offset, end) if places is None else places[:, None]
     cos, sin = cos[where].to(x.dtype), sin[where].to(x.dtype)  # (T, K/2), or (B, 1, T, K/2)
     left, right = x[..., 0::2], x[..., 1::2]
@@ -184,9 +184,11 @@ def rotate(
 
 
 @lru_cache(maxsize=32)
-def _turns(length: int, dim: int, device: torch.device, turns: Turns) -> tuple[Tensor, Tensor]:
+def _cos_sin(
+    length: int, dim: int, device: torch.device, rotary: RotaryFrequencies
+) -> tuple[Tensor, Tensor]:
     with torch.inference_mode(False):
-        angle = torch.arange(length, device=device)[:, None] * turns.speeds(dim, device)
+        angle = torch.arange(length, device=device)[:, None] * rotary.speeds(dim, device)
         return angle.cos(), angle.sin()
 
 

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from saccade.nn.distributions import Distribution
-from saccade.nn.horizon import Effects, Shortcut, Spread
+from saccade.nn.horizon import Effects, ForecastScale, Shortcut
 
-SUMS = Effects | Shortcut | Spread  # of a forecast, whose window is single precision
+SUMS = Effects | Shortcut | ForecastScale  # of a forecast, whose window is single precision
 
 # Of what is computed, not of a module, as torch's own modes; no other thread sees it.
 _computing: ContextVar[torch.dtype | None] = ContextVar("number format", default=None)

@@ -21,7 +21,7 @@ from saccade.nn.attention import (
 from saccade.nn.cache import KeysValues, KVCache, Past
 from saccade.nn.dropout import Dropout
 from saccade.nn.padded import View
-from saccade.nn.positions import PLAIN_TURNS, Relative, Turns
+from saccade.nn.positions import DEFAULT_ROTARY, Relative, RotaryFrequencies
 from saccade.nn.precision import computed
 from saccade.nn.products import Linear
 from saccade.nn.state import Fixed
@@ -90,7 +90,7 @@ class Block(nn.Module):
         norm: Norm = "layer",
         activation: Activation = "relu",
         rotary: bool = False,
-        turns: Turns = PLAIN_TURNS,
+        rotary_frequencies: RotaryFrequencies = DEFAULT_ROTARY,
         num_kv_heads: int | None = None,
         head_dim: int | None = None,
         bias: bool = True,
@@ -106,7 +106,7 @@ class Block(nn.Module):
             num_kv_heads=num_kv_heads,
             head_dim=head_dim,
             bias=bias,
-            turns=turns,
+            rotary_frequencies=rotary_frequencies,
         )
         self.attention_norm = build_norm(norm, dim, norm_eps)
         if memory_dim is not None:

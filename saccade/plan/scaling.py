@@ -76,7 +76,7 @@ def trial_of(run: str) -> Trial:
         raise ConfigError(f"{run}: it was never evaluated, so it has no loss on a dev set")
     if min(losses) <= 0.0:
         raise ConfigError(
-            f"{run}: its loss goes below 0, as a density's may: there is no law of it"
+            f"{run}: its loss goes below 0, as a density's may; scaling laws need positive losses"
         )
     count = sum(p.numel() for p in subject.network.parameters())
     return Trial(run, count, steps * subject.tokens, min(losses))

@@ -74,7 +74,7 @@ def subject_of(name: str, settings: Sequence[str] = ()) -> Subject:
     path = Path(name)
     if path.is_dir():
         if settings:
-            raise ConfigError(f"{name}: --set is for configurations: a run is what it is")
+            raise ConfigError(f"{name}: --set is not supported for a finished run: leave it out")
         return _of_run(path)
     if path.is_file():
         return _of_config(path, settings)
@@ -226,7 +226,7 @@ def _assumed(config: c.Config, where: str, why: str) -> tuple[Network, tuple[str
     said = f"{why}: vocabularies are as large as their tokenizers may make them, and batches of "
     for source in task.sources(config.data.source or (1,)):
         if not isinstance(source.reader, c.Tokenizer):
-            raise ConfigError(f"{where}: {why}, and a source that is no text depends on it")
+            raise ConfigError(f"{where}: {why}, and a source other than text depends on it")
         reader = source.reader
         sources.append(Inventory(reader.size, ids, 1, reader.ordered, reader.spelled))
     match task:

@@ -51,7 +51,7 @@ def converted_file(path: Path) -> Converted:
             "convert them to safetensors where you trust them, with their config.json beside them"
         )
     raise CheckpointError(
-        f"{path}: nothing here is known: expected a folder with config.json and model.safetensors"
+        f"{path}: unknown format: expected a folder with config.json and model.safetensors"
     )
 
 
@@ -65,7 +65,7 @@ def llama2c(path: Path, tokenizer: Path) -> Converted:
         D, F, L, H, G, V, T = HEADER.unpack(file.read(HEADER.size))
     tied, V = V > 0, abs(V)
     if not all(0 < n <= 1 << 24 for n in (D, F, L, H, G, V, T)) or D % H or H % G or L > 256:
-        raise CheckpointError(f"{path}: no model of llama2.c: its sizes cannot be")
+        raise CheckpointError(f"{path}: not a llama2.c model: impossible sizes")
     K = D // H
     sizes = {  # in the file's order, by our names; {} is the layer
         "decoder.embedding.weight": (V, D),
@@ -86,7 +86,7 @@ def llama2c(path: Path, tokenizer: Path) -> Converted:
     for name, shape in sizes.items():
         places[name], end = end, end + 4 * int(np.prod(shape, dtype=np.int64))
     if end != path.stat().st_size:
-        raise CheckpointError(f"{path}: no model of llama2.c: {end:,} bytes expected")
+        raise CheckpointError(f"{path}: not a llama2.c model: {end:,} bytes expected")
 
     def read(name: str, layer: int | None = None) -> Tensor:
         shape = sizes[name] if layer is None else sizes[name][1:]
@@ -150,7 +150,7 @@ def tokens_of(path: Path, count: int) -> list[tuple[str, float, int]]:
                 kind = older.BYTE
             pieces.append((text.replace(" ", "▁"), score, kind))
     except (struct.error, ValueError) as error:
-        raise CheckpointError(f"{path}: no tokenizer of llama2.c: {error}") from None
+        raise CheckpointError(f"{path}: not a llama2.c tokenizer: {error}") from None
     if len(pieces) != count:
         raise CheckpointError(f"{path}: {len(pieces):,} pieces, and the model has {count:,}")
     return pieces

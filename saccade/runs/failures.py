@@ -43,7 +43,7 @@ def within_memory(folder: Path, doing: Callable[[], Work | None]) -> Iterator[No
 
 def _stopped(problem: str, advice: str, folder: Path) -> TrainingError:
     last, _ = checkpoints.latest(folder / "checkpoints")
-    left = f"{last.name} is sound" if last else "there is no checkpoint yet"
+    left = f"{last.name} is intact" if last else "there is no checkpoint yet"
     known = (folder / "config.toml").is_file()
     again = f": saccade resume {shlex.quote(str(folder))}" if known else " try again"
     return TrainingError(f"{problem}; training has stopped, {left}; {advice}, then{again}")

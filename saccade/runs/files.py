@@ -209,7 +209,7 @@ def load_into(path: Path, into: Mapping[str, Tensor]) -> None:
         for name in sorted(into, key=lambda name: str(header.tensors[name]["name"])):
             parameter, dtype = into[name], header.tensors[name]["dtype"]
             if dtype != DTYPES[parameter.dtype]:
-                raise CheckpointError(f"{path}: '{name}' is of {dtype}, as no weight is")
+                raise CheckpointError(f"{path}: '{name}' is of {dtype}, which weights cannot have")
             here = parameter.device.type == "cpu" and parameter.is_contiguous()
             here = here and not hasattr(parameter, "to_local")  # in parts, in several processes
             tensor = parameter.data if here else torch.empty(parameter.shape, dtype=parameter.dtype)
@@ -220,7 +220,7 @@ def load_into(path: Path, into: Mapping[str, Tensor]) -> None:
             if not here:
                 put(parameter, tensor)
     if header.metadata.get("sha256", sha.hexdigest()) != sha.hexdigest():
-        raise CheckpointError(f"{path}: damaged: its hash is not that of its weights")
+        raise CheckpointError(f"{path}: damaged: its hash does not match its weights")
 
 
 def copy_weights(weights: Mapping[str, Tensor], network: nn.Module, path: Path) -> None:
@@ -271,7 +271,7 @@ def damage(path: Path, wanted: Iterable[str] = ()) -> str | None:
             if found != size:
                 return f"{name} has {found} bytes, not {size}"
             if digest(path / name) != sha:
-                return f"{name} is damaged: its hash is not the manifest's"
+                return f"{name} is damaged: its hash does not match the manifest"
     except CheckpointError as error:
         return str(error).removeprefix(f"{path}{os.sep}")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

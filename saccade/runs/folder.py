@@ -78,7 +78,7 @@ def read_settings(folder: Path) -> tuple[dict[str, Any], Mark]:
     try:
         return raw, Mark.model_validate({"format": None, "saccade": None} | (table or {}))
     except (ValidationError, TypeError):
-        raise CheckpointError(f"{path}: damaged: its last table [run] is not whole") from None
+        raise CheckpointError(f"{path}: damaged: the [run] table is incomplete") from None
 
 
 def _table(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -183,7 +183,7 @@ def locked(folder: Path) -> Iterator[None]:
         except BlockingIOError:
             owner = os.read(descriptor, 20).decode(errors="replace").strip() or "?"
             raise CheckpointError(
-                f"{folder}: another process ({owner}) is at work on this run: wait for its end"
+                f"{folder}: another process ({owner}) is training this run: wait until it ends"
             ) from None
         except OSError as error:
             raise disk_failure(path, folder, error) from None
@@ -214,7 +214,7 @@ def is_locked(folder: Path) -> bool:
 # --- what may change ------------------------------------------------------------------------------
 
 
-def raised(config: c.Config, settings: Mapping[str, Any]) -> c.Config:
+def with_raised_limits(config: c.Config, settings: Mapping[str, Any]) -> c.Config:
     """The configuration with higher limits; everything else is refused."""
     now = flat(config.model_dump(mode="json", exclude_none=True))
     raw = config.model_dump(mode="json", exclude_none=True)

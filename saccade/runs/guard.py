@@ -2,7 +2,7 @@
 
 `vet(folder)` is called when a run is opened, before anything in it is read. It guarantees that
 
-- every file of the run and of its data/ is a plain file: no link, pipe, socket or device, so that
+- every file of the run and of its data/ is regular: no link, pipe, socket or device, so that
   nothing outside the run is read or written and no reader waits for ever;
 - config.toml and all JSON files are no larger than the ones we write (MAX_BYTES);
 - to parse all JSON files takes at most JSON_MEMORY_BYTES, or 1.5 times the size of the run if that
@@ -68,7 +68,9 @@ def vet(folder: Path) -> None:
     for entry in _entries(folder):
         path = Path(entry.path)
         if entry.is_symlink():
-            raise CheckpointError(f"{path}: is a link; a run holds plain files and folders")
+            raise CheckpointError(
+                f"{path}: is a symbolic link; a run may contain regular files only"
+            )
         if entry.is_dir() and entry.name not in NEVER_FOLDERS and path.suffix != ".aside":
             continue
         if not path.exists():  # a process that is training has renamed it since
@@ -128,23 +130,25 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
 
 
 def require_plain_file(path: Path) -> os.stat_result:
-    """CheckpointError unless this is a plain file; its status, if it is."""
+    """CheckpointError unless this is a regular file; its status, if it is."""
     try:
         found = os.lstat(path)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise CheckpointError(f"{path}: cannot be read: {reason}") from None
     if stat.S_ISLNK(found.st_mode):
-        raise CheckpointError(f"{path}: is a link; a run holds plain files: copy the file here")
+        raise CheckpointError(
+            f"{path}: is a symbolic link; a run may contain regular files only: copy the file here"
+        )
     if not stat.S_ISREG(found.st_mode):
-        raise CheckpointError(f"{path}: is no plain file")
+        raise CheckpointError(f"{path}: not a regular file")
     return found
 
 
 def require_small_file(path: Path, memory_bytes: int | None = None) -> int:
     """The memory it takes to parse a JSON or TOML file; CheckpointError if that is too much.
 
-    And unless it is a plain file, no larger than we write.
+    And unless it is a regular file, no larger than we write.
     """
     limit = MAX_BYTES.get(path.name, MAX_VOCABULARY_BYTES)
     if require_plain_file(path).st_size > limit:
@@ -247,7 +251,7 @@ def require_plain_inputs(raw: Mapping[str, Any]) -> None:
                 OSError, TypeError, ValueError
             ):  # what is not there is named by its reader
                 if not stat.S_ISREG(os.stat(name).st_mode):
-                    raise CheckpointError(f"{table}.{key}: {shortened(name)}: is no plain file")
+                    raise CheckpointError(f"{table}.{key}: {shortened(name)}: not a regular file")
 
 
 # --- tensors --------------------------------------------------------------------------------------

@@ -69,7 +69,7 @@ def import_run(
     if not path.exists():
         raise ConfigError(f"{path}: no such file or folder")
     if os.path.lexists(out) and not (out.is_dir() and not any(out.iterdir())):
-        raise ConfigError(f"{out}: is there already; choose another folder (--out)")
+        raise ConfigError(f"{out}: already exists; choose another folder (--out)")
     try:
         if (path / "config.json").exists():
             made = hugging_face(path, columns)
@@ -178,7 +178,7 @@ def _bytes_at(file: BinaryIO, place: int, size: int, path: Path) -> bytearray:
     content = bytearray(size)
     file.seek(place)
     if file.readinto(content) != size:  # type: ignore[attr-defined]
-        raise CheckpointError(f"{path}: damaged: it ends within a tensor")
+        raise CheckpointError(f"{path}: damaged: it ends inside a tensor")
     return content
 
 
@@ -192,8 +192,8 @@ def shards_of(folder: Path) -> list[Path]:
         for name in names:
             if Path(name).name != name or not name.endswith(".safetensors"):
                 raise CheckpointError(
-                    f"{folder / INDEX}: {guard.shortened(name)!r} is no safetensors file of this "
-                    "folder"
+                    f"{folder / INDEX}: {guard.shortened(name)!r} is not a safetensors file of "
+                    "this folder"
                 )
         return [plain(folder / name) for name in names]
     if os.path.lexists(folder / SINGLE):
@@ -209,7 +209,7 @@ def shards_of(folder: Path) -> list[Path]:
 
 
 def plain(path: Path) -> Path:
-    """The plain file behind a path. Folders of Hugging Face's cache hold links to them."""
+    """The regular file behind a path. Folders of Hugging Face's cache hold links to them."""
     try:
         found = path.resolve(strict=True)
     except (OSError, RuntimeError) as error:
@@ -268,7 +268,7 @@ def hugging_face(folder: Path, columns: int = 1) -> Converted:
         )
     ]
     if fresh:
-        said.append(f"not in the folder, so drawn anew: {', '.join(sorted(fresh))}")
+        said.append(f"missing in the folder, initialised randomly: {', '.join(sorted(fresh))}")
     left = sorted(n for n in shards.entries.keys() - used if not _is_unused(n, made))
     if left:
         more = f" and {len(left) - 5} more" if len(left) > 5 else ""

@@ -70,7 +70,7 @@ def memory_of(device: torch.device) -> int | None:
     with suppress(AttributeError, OSError, ValueError):
         found.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     for name in ("memory.max", "memory/memory.limit_in_bytes"):  # of a container
-        with suppress(OSError, ValueError):  # "max" is no number
+        with suppress(OSError, ValueError):  # "max" is not a number
             found.append(int(Path("/sys/fs/cgroup", name).read_text()))
     return min(found, default=None)
 
@@ -117,7 +117,9 @@ def choose_precision(train: c.Train, device: torch.device) -> torch.dtype:
             return torch.bfloat16
         case "fp16":
             if device.type == "cpu":
-                raise ConfigError("train.precision: fp16 has no use on a CPU; use 'auto' or 'fp32'")
+                raise ConfigError(
+                    "train.precision: fp16 is not supported on CPU; use 'auto' or 'fp32'"
+                )
             return torch.float16
         case "auto":
             fast = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)

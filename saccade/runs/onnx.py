@@ -149,7 +149,7 @@ def compare(
         difference = float(np.abs(found - said.numpy()).max())
         if not difference < TOLERANCE:
             raise TrainingError(
-                f"{path}: onnxruntime says other than torch, by {difference:.2g}: do not use it"
+                f"{path}: the exported model differs from torch by {difference:.2g}: do not use it"
             )
 
 

@@ -12,10 +12,10 @@ MOST_PLACES, MOST_UNITS = 5, 10  # that a warning names
 
 
 class Unknown(NamedTuple):
-    """What an input has that the model has no token for: where it is, how much, and what."""
+    """What an input has that the model has no token for: where it is, how many, and which."""
 
     place: str
-    count: int
+    total: int
     units: Sequence[str]
 
 
@@ -48,7 +48,7 @@ def warning_of_unknown(found: Sequence[Unknown], task: Any) -> str:
         f"{one.place}: not in the model's vocabulary: {_some(dict.fromkeys(one.units))}"
         for one in found[:MOST_PLACES]
     ]
-    total = counted(sum(one.count for one in found), "word" if words else "character")
+    total = counted(sum(one.total for one in found), "word" if words else "character")
     what = f"{total} of the input in {lines_in_words(len(found))}"
     given = ", and printed as given" if task.config.task.kind == "language" else ""
     return "\n".join([*lines, f"{what} not in the model's vocabulary: read as <unk>{given}"])

@@ -279,7 +279,7 @@ class Run:
         request: Request | None = None,
         file: str | None = None,
     ) -> Iterator[str]:
-        """The answer to one input, piece by piece as it comes: greedy, or drawn if so set.
+        """The answer to one input, streamed: greedy, or sampled if so set.
 
         `number` is the input's among others, from 1: the same one is drawn as `predict` draws. For
         many inputs make the `request` once, by `text_request(settings)`. `file` is where they are
@@ -300,13 +300,14 @@ class Run:
             raise DataError(f"{place}: {error}") from None
 
     def text_request(self, settings: Mapping[str, Any] | None = None) -> Request:
-        """What is wanted of texts that come piece by piece, checked."""
+        """The request for streaming, checked."""
         if not isinstance(self.task, GeneratingTask):
-            raise ConfigError(f"the task '{self.config.task.kind}' does not write piece by piece")
+            kind = self.config.task.kind
+            raise ConfigError(f"the task '{kind}' does not support streaming")
         of_beams = c.Beam.model_fields.keys() - c.Rules.model_fields.keys() - {"kind"}
         if useless := sorted(set(settings or {}) & of_beams):
             raise ConfigError(
-                f"decode.{useless[0]} has no effect on text that comes piece by piece, which is "
+                f"decode.{useless[0]} has no effect on streaming, which is "
                 "greedy or sampled: leave it out"
             )
         return self.request(settings=settings)
@@ -352,11 +353,10 @@ class Run:
         """Refuse a prefix that no answer can begin with."""
         if not isinstance(self.task, GeneratingTask):
             kind = self.config.task.kind
-            said = "numbers" if isinstance(self.config.task, c.NumberTask) else "labels"
-            raise ConfigError(f"the task '{kind}' gives {said}, which take no prefix: leave it out")
+            raise ConfigError(f"prefixes are not supported for the task '{kind}': leave it out")
         output = self.task.output
         if output.specials.unk in output.encode([prefix])[0]:
-            raise ConfigError(f"the prefix {prefix!r} holds what the model has no token for")
+            raise ConfigError(f"the prefix {prefix!r} contains characters outside the vocabulary")
 
     def require_fill(self, file: object = None) -> None:
         """ConfigError for a run that cannot fill in what is missing in a text."""

@@ -71,14 +71,16 @@ def pretrained_run(start: c.Start) -> tuple[Run, str]:
     return run, found
 
 
-class Taken(NamedTuple):
-    """What a new network takes over: weights by their names in it, and a report for people."""
+class TransferredWeights(NamedTuple):
+    """The weights that a new network takes over, by their names in it, and a report for people."""
 
     weights: dict[str, Tensor]
     report: list[str]
 
 
-def take(config: c.Config, run: Run, given: Vocabularies, network: Network) -> Taken:
+def transfer_weights(
+    config: c.Config, run: Run, given: Vocabularies, network: Network
+) -> TransferredWeights:
     """The weights of a run that fit a new network, which needs no memory yet."""
     assert config.start is not None
     found = origins(config.task.parts, run.config)
@@ -115,7 +117,7 @@ def take(config: c.Config, run: Run, given: Vocabularies, network: Network) -> T
     report = [f"taken from {where}: {read}{in_words(kept, left, stored)}"]
     report += [f"new: {in_words(new, taken, parameters)}"] if new else []
     report += [f"left in {where}: {in_words(left, kept, stored)}"] if left else []
-    return Taken(taken, report)
+    return TransferredWeights(taken, report)
 
 
 def unknown(task: Task, given: Vocabularies, corpus: Corpus, run: str) -> list[str]:

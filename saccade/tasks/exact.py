@@ -35,7 +35,7 @@ class Compared:
 
     @property
     def wrong(self) -> bool:
-        """Whether the optimum is no reference: an error of the model, which no search can mend."""
+        """Whether the optimum is no reference: an error of the model, which no search can fix."""
         return bool(self.references) and self.text not in self.references
 
 
@@ -59,7 +59,7 @@ def compare(
     for number, (source, accepted) in enumerate(references.items()):
         (query,) = task.encode_queries([Query(source, number)], request)
         if query.problem:
-            yield _passed_over(accepted, query.problem)
+            yield _skipped(accepted, query.problem)
             continue
         begun, limit = task.begin(network, [query], request), query.limit
         common: dict[str, Any] = {"end": task.output.specials.eos, "length": length}
@@ -71,7 +71,7 @@ def compare(
             if found:
                 beams[width] = found[0]
         if len(beams) < len(widths):
-            yield _passed_over(accepted, NOTHING)
+            yield _skipped(accepted, NOTHING)
             continue
         optimum = exact_search(
             begun.step,
@@ -101,7 +101,7 @@ def compare(
         )
 
 
-def _passed_over(references: Sequence[str], problem: str) -> Compared:
+def _skipped(references: Sequence[str], problem: str) -> Compared:
     return Compared(tuple(references), "", 0.0, 0.0, False, 0, {}, problem)
 
 
@@ -116,7 +116,7 @@ def summary(compared: Sequence[Compared]) -> dict[str, Any]:
     widths = list(lines[0].beams) if lines else []
     return {
         "lines": len(lines),
-        "passed_over": len(compared) - len(lines),
+        "skipped": len(compared) - len(lines),
         "proved": share(len(proved), len(lines)),
         "model_error": share(sum(line.wrong for line in proved), len(proved)),
         "empty_optimum": share(sum(not line.text for line in proved), len(proved)),

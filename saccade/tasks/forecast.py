@@ -44,8 +44,8 @@ METRICS = ("mae", "mse", "rmse", "mase", "crps", "coverage")
 SIMPLE = {"seasonal_naive": "seasonal-naive", "linear": "linear (ridge)"}
 
 
-class Outlook(ABC):
-    """What is said of some windows, (B, H, C)."""
+class ForecastDistribution(ABC):
+    """The predictive distribution of some windows, (B, H, C)."""
 
     mean: Array
 
@@ -65,7 +65,7 @@ class Outlook(ABC):
         """Samples, (count, B, H, C)."""
 
 
-class Gaussians(Outlook):
+class Gaussians(ForecastDistribution):
     """A mean and a deviation of each number by itself."""
 
     def __init__(self, mean: Array, deviation: Array):
@@ -87,7 +87,7 @@ class Gaussians(Outlook):
         return np.asarray(self.mean + draws * self.deviation)
 
 
-class Paths(Outlook):
+class Paths(ForecastDistribution):
     """Samples, each drawn step by step, beside the path of the means."""
 
     def __init__(self, mean: Array, samples: Array):
@@ -114,7 +114,7 @@ class Tally:
     sums: dict[str, float] = field(default_factory=lambda: dict.fromkeys(METRICS, 0.0))
     count: int = 0
 
-    def add(self, gold: Array, said: Outlook, unit: Array, naive: Array) -> None:
+    def add(self, gold: Array, said: ForecastDistribution, unit: Array, naive: Array) -> None:
         """Numbers in deviations; `unit` is what errors are told in, `naive` the scale of MASE."""
         count = int((~np.isnan(gold)).sum())
         if not count:
@@ -292,7 +292,7 @@ class Forecast(Task):
         rows: Array,
         samples: int = SAMPLES,
         seed: int = 1,
-    ) -> Outlook:
+    ) -> ForecastDistribution:
         """What the network says of some windows; of one that goes step by step so many samples."""
         device = device_of(network)
         sources = [source.to(device) for source in windows.parts(rows)[0]]

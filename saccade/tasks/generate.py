@@ -52,8 +52,8 @@ from saccade.text.tokenizers import Tokenizer
 ALTERNATIVES = 5  # shown beside a token
 DRAWS = 1 << 20  # at most, of one input: each has a random key of its own
 TOO_LONG = "longer than the model's positions: shorten it"
-UNKNOWN = "its prefix holds what the model has no token for"
-NOTHING = "nothing can be said under the constraints"
+UNKNOWN = "the prefix contains characters outside the vocabulary"
+NOTHING = "no output satisfies the decoding constraints"
 
 
 Reading: TypeAlias = tuple[Any, ...]  # the ids, or the vectors, of each source of a query
@@ -304,7 +304,9 @@ class GeneratingTask(Task):
                 member.task.start(member.network, [query.readings[i] for query in encoded])
                 for i, member in enumerate(members)
             ]
-            parts = [steps.stepper(member.network.decoder, special.silent) for member in members]
+            parts = [
+                steps.stepper(member.network.decoder, special.never_generated) for member in members
+            ]
             plain, plain_state, first = parts[0], started[0].state, started[0].first
             if len(parts) > 1:
                 plain, plain_state = steps.ensemble(parts), tuple(one.state for one in started)
@@ -373,7 +375,7 @@ class GeneratingTask(Task):
         phrases = self.output.encode(banned)
         for text, ids in zip(banned, phrases, strict=True):
             if not ids or self.output.specials.unk in ids:
-                raise ConfigError(f"decode.banned: {text!r}: the model has no words for it")
+                raise ConfigError(f"decode.banned: {text!r} is not in the vocabulary")
         return phrases
 
     def require_order(self) -> None:
@@ -522,7 +524,9 @@ def attention_of(decoder: Decoder) -> nn.Module:
         return decoder.stack.blocks[-1].cross
     if isinstance(decoder, RecurrentDecoder) and decoder.attention is not None:
         return decoder.attention
-    raise ConfigError("decode.coverage: this model has no attention to a source; set it to 0")
+    raise ConfigError(
+        "decode.coverage requires attention to a source, and this model has none: set it to 0"
+    )
 
 
 def ctc_share(config: c.Config, decode: c.Rules) -> float:
@@ -534,11 +538,11 @@ def check_members(task: GeneratingTask, request: Request) -> None:
     """Refuse others that do not speak the same vocabulary, and CTC where there is none."""
     if request.decode.ctc and not task.config.train.ctc:
         raise ConfigError(
-            "decode.ctc: this run has no CTC to listen to; leave it out, or train with train.ctc"
+            "decode.ctc: this run was trained without a CTC head; leave it out, or set train.ctc"
         )
     if request.model is not None and task.config.task.family == "language":
         raise ConfigError(
-            "decode.model: it is for other tasks; join language models in an ensemble"
+            "decode.model cannot be combined with a language model; use an ensemble (--with)"
         )
     members = [("the ensemble", task.config.task.family, other) for other in request.others]
     members += [("decode.model", "language", request.model)] if request.model else []

@@ -14,7 +14,7 @@ from saccade.models.networks import Generator
 from saccade.tasks.generate import DRAWS, GeneratingTask, seed_of
 from saccade.tasks.task import Query, Request
 
-NO_WAY_ON = "the constraints allow no way on"
+NO_WAY_ON = "no token satisfies the decoding constraints"
 
 End = Literal["", "end", "limit", "no way on"]  # why a text is over; nothing while it is not
 

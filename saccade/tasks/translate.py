@@ -13,7 +13,7 @@ from saccade.data.corpora import Corpus
 from saccade.data.fields import TargetText, Text
 from saccade.data.hallucinate import hallucinated
 from saccade.data.kinds import (
-    Known,
+    FixedVocabulary,
     Readable,
     Vocabularies,
     counting,
@@ -74,14 +74,16 @@ class Translate(GeneratingTask):
             counting(source.reader, config.data, given.of_source(i))
             for i, source in enumerate(sources)
         ]
-        said = Counts(settings.target) if given.target is None else Known(given.target)
-        if settings.joint and isinstance(own := counts[0], Counts | Known):
+        said = Counts(settings.target) if given.target is None else FixedVocabulary(given.target)
+        if settings.joint and isinstance(own := counts[0], Counts | FixedVocabulary):
             said = own
         for row in examples():
             count_columns(sources, counts, row, config.data.root)
             for target in row.references:
                 said.add(str(target))
-        output = said.tokenizer if isinstance(said, Known) else Tokenizer.from_counts(said)
+        output = (
+            said.tokenizer if isinstance(said, FixedVocabulary) else Tokenizer.from_counts(said)
+        )
         fields = tuple(fitted(some, Text, config.data) for some in counts[int(settings.joint) :])
         if settings.joint:
             fields = (Text(output), *fields)

@@ -86,7 +86,7 @@ class Imported(Tokenizer):
         self._dropped = {*dropped, *specials.ids}
         marks = {*self._dropped, *frame.before, *frame.between, *frame.after, *frame.start}
         if not all(0 <= i < config.size for i in marks):
-            raise ValueError("one of its marks is no id")
+            raise ValueError("a special token id is outside the vocabulary")
 
     def save(self, path: str | Path) -> None:
         own = {
@@ -108,9 +108,9 @@ class Imported(Tokenizer):
         *marks, sentinels = own["specials"]
         numbers = [*marks, *sentinels, *own["dropped"], *chain(*own["frame"].values())]
         if len(own["specials"]) != len(Specials._fields) or len(numbers) > MAX_VOCABULARY:
-            raise ValueError("imported: its special ids are not whole")
+            raise ValueError("imported: malformed special token ids")
         if not all(i is None or type(i) is int for i in numbers):
-            raise ValueError("imported: a special id is no whole number")
+            raise ValueError("imported: special token ids must be integers")
         frame = Frame(**{name: tuple(ids) for name, ids in own["frame"].items()})
         try:
             specials = Specials._make([*marks, tuple(sentinels)])
@@ -175,7 +175,7 @@ def imported(
     except BaseException as error:  # HF raises no narrower class
         if isinstance(error, KeyboardInterrupt | SystemExit):
             raise
-        raise CheckpointError(f"{where}: no readable tokenizer: {str(error)[:300]}") from None
+        raise CheckpointError(f"{where}: not a readable tokenizer: {str(error)[:300]}") from None
 
 
 PARTS = (
@@ -214,12 +214,14 @@ def vetted(content: Mapping[str, Any], rows: int) -> dict[str, Any]:
     if not 0 < rows <= MAX_VOCABULARY:
         raise ValueError(f"a vocabulary of {rows:,}; the limit is {MAX_VOCABULARY:,}")
     if model.get("dropout"):
-        raise ValueError("model.dropout: pieces must not depend on chance")
+        raise ValueError("model.dropout: random segmentation is not supported")
     vocab = model.get("vocab")
     if isinstance(vocab, dict):
         ids = {*vocab.values()}
         if {*map(type, ids)} != {int} or not 0 <= min(ids) <= max(ids) < rows:
-            raise ValueError(f"model.vocab: an id is none of the {rows:,} rows of the network")
+            raise ValueError(
+                f"model.vocab: an id is out of range: the network has {rows:,} embedding rows"
+            )
         pieces: list[Any] = list(vocab)
     elif isinstance(vocab, list) and all(isinstance(p, list) and len(p) == 2 for p in vocab):
         pieces = [piece for piece, _ in vocab]
@@ -229,7 +231,7 @@ def vetted(content: Mapping[str, Any], rows: int) -> dict[str, Any]:
         raise ValueError(f"{len(pieces):,} pieces, and the network has {rows:,} rows")
     added = content.get("added_tokens") or []
     if not isinstance(added, list) or len(added) > rows:
-        raise ValueError("added_tokens: no list of tokens")
+        raise ValueError("added_tokens: expected a list of tokens")
     for token in added:
         if not isinstance(token, dict) or type(token.get("id")) is not int:
             raise ValueError("added_tokens: a token without an id")
@@ -237,11 +239,11 @@ def vetted(content: Mapping[str, Any], rows: int) -> dict[str, Any]:
             raise ValueError(f"added_tokens: {token['id']} is none of the network's {rows:,} rows")
         pieces.append(token.get("content"))
     if not all(isinstance(piece, str) for piece in pieces):
-        raise ValueError("model.vocab: a piece is no text")
+        raise ValueError("model.vocab: a piece is not a string")
     if max(map(len, pieces)) > MAX_PIECE_CHARACTERS:
         raise ValueError(f"a piece has more than {MAX_PIECE_CHARACTERS} characters")
     if model.get("type") == "Unigram" and trie_nodes(pieces) > MAX_NODES:
-        raise ValueError(f"model.vocab: its pieces take more than {MAX_NODES:,} nodes of a tree")
+        raise ValueError(f"model.vocab: the pieces take more than {MAX_NODES:,} nodes of a tree")
     for name, known in KNOWN_PARTS.items():
         _vet_part(content.get(name), name, known, [])
     keep = {name: content.get(name) for name in PARTS if name != "post_processor"}
@@ -254,7 +256,7 @@ def _vet_part(part: Any, where: str, known: set[str], seen: list[str]) -> None:
         return
     kind = part.get("type") if isinstance(part, dict) else None
     if kind not in known:
-        raise ValueError(f"{where}.type: {str(kind)[:40]!r} is not known here")
+        raise ValueError(f"{where}.type: {str(kind)[:40]!r} is not supported")
     seen.append(kind)
     if len(seen) > MAX_PARTS:
         raise ValueError(f"{where}: more than {MAX_PARTS} parts")
@@ -264,8 +266,8 @@ def _vet_part(part: Any, where: str, known: set[str], seen: list[str]) -> None:
                 _vet_part(one, where, known, seen)
     pattern = part.get("pattern")
     if isinstance(pattern, dict) and "Regex" in pattern and pattern["Regex"] not in KNOWN_PATTERNS:
-        raise ValueError(f"{where}.pattern: {str(pattern['Regex'])[:60]!r} is not known here")
+        raise ValueError(f"{where}.pattern: {str(pattern['Regex'])[:60]!r} is not supported")
     for value in part.values():
         limit = MAX_CHARSMAP_CHARACTERS if isinstance(value, str) else MAX_PARTS
         if isinstance(value, str | list | dict) and len(value) > limit:
-            raise ValueError(f"{where}: {len(value):,} are too many")
+            raise ValueError(f"{where}: {len(value):,} entries exceed the limit of {limit:,}")

@@ -100,7 +100,7 @@ def sentencepiece(content: bytes) -> Pieces:
                 charsmap = part if inner == 2 and isinstance(part, bytes) else charsmap
                 prefix = bool(part) if inner == 3 else prefix
     if not pieces or kind not in (UNIGRAM, BPE):
-        raise ValueError("no model of SentencePiece, or one of words or characters")
+        raise ValueError("not a SentencePiece model, or one of words or characters")
     return Pieces(pieces, kind, charsmap, prefix)
 
 
@@ -113,7 +113,7 @@ def _message(content: bytes) -> Iterator[tuple[int, bytes | int]]:
         value = shift = 0
         while True:
             if at >= end or shift > 63:
-                raise ValueError("it ends within a number")
+                raise ValueError("it ends inside a number")
             byte = content[at]
             at, value, shift = at + 1, value | (byte & 127) << shift, shift + 7
             if byte < 128:
@@ -129,7 +129,7 @@ def _message(content: bytes) -> Iterator[tuple[int, bytes | int]]:
             raise ValueError(f"a field of wire type {wire}")
         size = varint() if wire == 2 else {1: 8, 5: 4}[wire]
         if at + size > end:
-            raise ValueError("it ends within a field")
+            raise ValueError("it ends inside a field")
         yield key >> 3, content[at : at + size]
         at += size
 

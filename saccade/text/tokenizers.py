@@ -122,7 +122,8 @@ class Tokenizer:
         try:
             found = Path(path).stat()
             if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_FILE_BYTES:
-                raise ValueError(f"it is no plain file of at most {MAX_FILE_BYTES >> 20} MB")
+                limit = f"{MAX_FILE_BYTES >> 20} MB"
+                raise ValueError(f"not a regular file, or larger than {limit}")
             content = json.loads(Path(path).read_text(encoding="utf-8"))
             config = c.Tokenizer.model_validate(content["saccade"])
             if config.kind == "imported":
@@ -132,7 +133,7 @@ class Tokenizer:
             return cls(config, hf.Tokenizer(_vetted_model(config, content["tokenizer"])))
         except Exception as error:  # HF raises no narrower class
             said = str(error)[:300]
-            raise CheckpointError(f"{path}: no readable tokenizer: {said}") from None
+            raise CheckpointError(f"{path}: not a readable tokenizer: {said}") from None
 
     @property
     def model_json(self) -> str:
@@ -429,7 +430,7 @@ _BYTES = [chr(byte) for byte in range(256)]
 
 
 def _model(config: c.Tokenizer, alphabet: list[str], trained: dict[str, Any]) -> models.Model:
-    """The HF model: the specials, the alphabet, and the learned pieces that it can stream_text."""
+    """The HF model: the specials, the alphabet, and the learned pieces that it can spell."""
     hidden = _hidden(config)
     match config.kind:
         case "word" | "char":
@@ -458,7 +459,7 @@ def _model(config: c.Tokenizer, alphabet: list[str], trained: dict[str, Any]) ->
 
 
 def _number(pieces: list[str]) -> dict[str, int]:
-    # Two merges may stream_text the same piece, which has one id.
+    # Two merges may spell the same piece, which has one id.
     return {piece: i for i, piece in enumerate(dict.fromkeys(pieces))}
 
 
@@ -517,19 +518,19 @@ def _vetted_model(config: c.Tokenizer, saved: Any) -> models.Model:
 def _refuse_parts(table: Any, known: set[str], where: str) -> None:
     """ValueError if a table has a part that is not known, and not off."""
     if not isinstance(table, dict):
-        raise ValueError(f"{where}: is no table")
+        raise ValueError(f"{where}: expected a JSON object")
     for name, value in table.items():
         if name not in known and value not in (None, False, [], {}):
-            raise ValueError(f"{where}.{name[:40]}: no tokenizer of saccade has such a part")
+            raise ValueError(f"{where}.{name[:40]}: unsupported field")
 
 
 def _vetted_scores(vocab: Any) -> list[tuple[str, float]]:
     scores = []
     for piece, score in vocab:
         if not isinstance(piece, str) or not isinstance(score, int | float):
-            raise ValueError("tokenizer.model.vocab: a pair is no piece and its log-probability")
+            raise ValueError("tokenizer.model.vocab: expected [piece, log-probability] pairs")
         if not -1e6 < score <= 0.0:  # nor is NaN
-            raise ValueError("tokenizer.model.vocab: a score is no log-probability")
+            raise ValueError("tokenizer.model.vocab: a score is not a log-probability")
         scores.append((piece, float(score)))
     return scores
 
@@ -540,7 +541,7 @@ def _vetted_merges(merges: Any, vocab: dict[str, int]) -> list[tuple[str, str]]:
     for pair in merges:
         one, other = pair.split(" ") if isinstance(pair, str) else pair
         if not {one, other, one + other} <= vocab.keys():
-            raise ValueError("tokenizer.model.merges: a merge of what is no piece")
+            raise ValueError("tokenizer.model.merges: a merge of something that is not a piece")
         found[one, other] = None
     return list(found)
 
@@ -555,7 +556,7 @@ def _vet_pieces(config: c.Tokenizer, pieces: Iterable[str]) -> None:
     if config.kind == "bytes" and max(map(max, filter(None, own)), default="") > "\xff":
         raise ValueError(f"{where}: a piece is not made of bytes")
     if config.kind == "unigram" and trie_nodes(own) > MAX_TRIE_NODES:
-        raise ValueError(f"{where}: its pieces take more than {MAX_TRIE_NODES:,} nodes of a tree")
+        raise ValueError(f"{where}: the pieces take more than {MAX_TRIE_NODES:,} nodes of a tree")
 
 
 def trie_nodes(pieces: Iterable[str]) -> int:

@@ -32,8 +32,8 @@ class Specials(NamedTuple):
         return (self.pad, self.unk, self.bos, self.eos, self.sep, *masks, *self.sentinels)
 
     @property
-    def silent(self) -> tuple[int, ...]:
-        """Those that a model never says: all but the end, and sentinels."""
+    def never_generated(self) -> tuple[int, ...]:
+        """Those that a model never generates: all but the end and the sentinels."""
         return tuple(i for i in self.ids if i != self.eos and i not in self.sentinels)
 
 
@@ -57,7 +57,7 @@ class Vocab:
             raise DataError("no labels: the training data holds no labelled example")
         if (longest := max(map(len, self.counts))) > MAX_LABEL_CHARACTERS:
             raise DataError(
-                f"a label of {longest:,} characters, and {MAX_LABEL_CHARACTERS:,} are the most: "
+                f"a label of {longest:,} characters, and the limit is {MAX_LABEL_CHARACTERS:,}: "
                 "is the target the right column?"
             )
         self.labels = tuple(sorted(self.counts, key=lambda label: (-self.counts[label], label)))
@@ -98,14 +98,16 @@ class Vocab:
         try:
             counts = json.loads(Path(path).read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError) as error:
-            raise CheckpointError(f"{path}: no readable label vocabulary: {error}") from None
+            raise CheckpointError(f"{path}: not a readable label vocabulary: {error}") from None
         if (
             not isinstance(counts, dict)
             or not counts
             or {type(n) for n in counts.values()} != {int}
         ):
-            raise CheckpointError(f"{path}: no label vocabulary: expected labels with their counts")
+            raise CheckpointError(
+                f"{path}: not a label vocabulary: expected labels with their counts"
+            )
         try:
             return cls(counts)
         except DataError as error:
-            raise CheckpointError(f"{path}: no label vocabulary: {error}") from None
+            raise CheckpointError(f"{path}: not a label vocabulary: {error}") from None

@@ -49,7 +49,7 @@ class Ending(Enum):
     """Why a run goes no further."""
 
     LIMIT = "the limit is reached"
-    PATIENCE = "no better evaluation"
+    PATIENCE = "no improvement"
     STOPPED = "stopped"
 
 
@@ -250,7 +250,7 @@ def finish(
         with stop.saving(), writing(trainer.folder):
             problems = saving.finish(trainer)
         trainer.doing = EVALUATING
-        yield from (Noticed(f"{problem}: left out of the mean") for problem in problems)
+        yield from (Noticed(f"{problem}: left out of the average") for problem in problems)
         try:
             if examples:
                 with trainer.ranks.all_threads():
@@ -356,8 +356,8 @@ class Rise(TrainingLoss):
         if at.rising == RISING_EVALUATIONS:
             yield Noticed(
                 f"step {at.step:,}: the loss on the dev set has risen from {lowest:.3f} to "
-                f"{dev:.3f}, and in training it fell from {then:.3f} to {train:.3f}: the network "
-                "learns its examples by heart; more examples, more dropout or a smaller network "
+                f"{dev:.3f}, and in training it fell from {then:.3f} to {train:.3f}: the model "
+                "is overfitting; more examples, more dropout or a smaller network "
                 f"would help. The best weights by {self.trainer.task.metric} are kept"
             )
 

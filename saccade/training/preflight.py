@@ -68,7 +68,7 @@ def preflight(trainer: Trainer, ready: Prepared, stop: Stop) -> Iterator[Event]:
         trainer.network.train()
     late += [] if done else ["an evaluation"]
     took = f"{step:.1f} s" if step < LONG_RUN_SECONDS else f"more than {PREFLIGHT_SECONDS:g} s"
-    left = f"; for want of time {' and '.join(late)} was not tried to its end" if late else ""
+    left = f"; timed out: {' and '.join(late)}" if late else ""
     yield Noticed(
         f"preflight: the largest batch took {took}, a checkpoint has {megabytes(size)}, "
         f"the disk has room{left}; {perf_counter() - began:.1f} s in all"

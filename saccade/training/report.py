@@ -117,7 +117,8 @@ def sentence(event: Event) -> str | None:
                 f"the step was skipped ({event.total:,} so far)"
             )
         case Changed():
-            because = ": sums in another order, other last bits" if event.key == "threads" else ""
+            threads = event.key == "threads"
+            because = ": results may differ in the last bits" if threads else ""
             return f"{event.key} was {event.old}, and is now {event.new}{because}"
         case Noticed():
             return event.text
@@ -135,7 +136,8 @@ def _measured(event: Evaluated | Finished) -> str:
     """What an evaluation has left out to keep within train.minutes."""
     if event.examples >= event.wanted:
         return ""
-    return f"; for want of time measured on {event.examples:,} of {event.wanted:,} dev examples"
+    counts = f"{event.examples:,} of {event.wanted:,}"
+    return f"; evaluated on {counts} dev examples (time limit)"
 
 
 def following(evaluation: Evaluation) -> dict[str, float]:
@@ -179,7 +181,7 @@ def counting(items: Iterable[Item], path: Path | None) -> Iterator[Item]:
 
 
 def _lines_in(path: Path | None) -> float | None:
-    """How many lines a plain file has; None where only reading it to the end would tell."""
+    """How many lines an uncompressed file has; None where only reading it to the end tells."""
     if path is None or not path.is_file() or path.suffix in (".gz", ".zst"):
         return None
     with path.open("rb") as file:

@@ -149,7 +149,7 @@ def go_back(trainer: "Trainer") -> int | None:
     paths = [checkpoint(trainer, step) for step in then.saved]
     sound = [path for path in paths if checkpoints.defect(path) is None]
     trainer.ranks.order("stand", str(sound[-1]) if sound else "")
-    stand(trainer, sound[-1] if sound else None)
+    restore_or_reset(trainer, sound[-1] if sound else None)
     at, folder = trainer.at, trainer.folder / "checkpoints"
     earlier = [path for path in checkpoints.paths(folder) if checkpoints.step_of(path) <= at.step]
     checkpoints.remove(folder, earlier if sound else [])  # what is later is no more
@@ -158,8 +158,8 @@ def go_back(trainer: "Trainer") -> int | None:
     return at.step
 
 
-def stand(trainer: "Trainer", path: Path | None) -> None:
-    """Stand where a checkpoint stood; without one, at the beginning."""
+def restore_or_reset(trainer: "Trainer", path: Path | None) -> None:
+    """Restore the trainer from a checkpoint; without one, reset it to the first step."""
     if path is not None:
         restore(trainer, path)
         return

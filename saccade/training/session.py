@@ -23,9 +23,9 @@ from saccade.runs.folder import (
     check_changes,
     config_in,
     locked,
-    raised,
     read_settings,
     with_own_copies,
+    with_raised_limits,
     write_config,
 )
 from saccade.runs.guard import (
@@ -44,7 +44,7 @@ from saccade.runs.start import (
     keep,
     pretrained_config,
     pretrained_run,
-    take,
+    transfer_weights,
     unknown,
 )
 from saccade.runs.vectors import first_tables
@@ -216,7 +216,7 @@ def resume(
 ) -> Iterator[events.Event]:
     """Go on from a run's newest sound checkpoint as if training had never stopped.
 
-    `settings` are limits that are to be raised, as in {"train.steps": 2000}.
+    `settings` are limits to raise, as in {"train.steps": 2000}.
     """
     stop, began = stop or Stop(), perf_counter()
     settings = dict(settings or {})
@@ -233,14 +233,14 @@ def resume(
             except Interrupted:
                 yield events.Finished(0, "stopped", {}, 0.0, stopped=True)
                 return
-            config = raised(config, settings)
+            config = with_raised_limits(config, settings)
             with writing(folder):
                 write_config(folder, config, prepared=False)
             yield from _prepare(with_root(config, root), folder, stop, seen)
             return
         tune_malloc()
         old = config_in(raw, folder)
-        config = raised(old, settings)
+        config = with_raised_limits(old, settings)
         saves = folder / "checkpoints"
         try:
             with writing(folder), stop.interruptible():
@@ -252,7 +252,7 @@ def resume(
             return
         if problems and path is None:
             raise CheckpointError("\n".join(problems[:5]))
-        yield from (events.Noticed(f"{problem}: passed over") for problem in problems)
+        yield from (events.Noticed(f"{problem}: skipped") for problem in problems)
         then = files.read_json(path / "state.json").get("config") if path else None
         changes = check_changes(then or old.model_dump(mode="json"), config, folder)
         if config != old:
@@ -310,7 +310,7 @@ def _prepare(
             network = new_network(ready.task, choose_device(config.train.device))
             require_loadable(folder, network)
             if config.start is not None and pretrained is not None:
-                weights, report = take(config, pretrained, given, network)
+                weights, report = transfer_weights(config, pretrained, given, network)
                 keep(folder, weights)
                 report += unknown(ready.task, given, ready.train, config.start.run)
                 del pretrained, weights

@@ -20,7 +20,7 @@ from saccade.runs.folder import read_config
 from saccade.runs.machine import tune_malloc
 from saccade.runs.start import first_weights
 from saccade.setup.prepare import reopen
-from saccade.training.saving import stand
+from saccade.training.saving import restore_or_reset
 from saccade.training.trainer import Trainer
 
 
@@ -53,7 +53,7 @@ def follow(trainer: Trainer, loader: Loader, ranks: Follower) -> None:
             batches = loader.take(argument.epoch, argument.batch, argument.batches)
             trainer.follow(argument, batches)
         else:
-            stand(trainer, Path(argument) if argument else None)
+            restore_or_reset(trainer, Path(argument) if argument else None)
 
 
 def main() -> None:
@@ -67,7 +67,7 @@ def main() -> None:
     network = first_weights(task.build_meta(), task.config, Path(folder))
     trainer = Trainer(ready.task, network, Path(folder))
     if checkpoint:
-        stand(trainer, Path(checkpoint))
+        restore_or_reset(trainer, Path(checkpoint))
     ranks = Follower(rank, size, connection, file, trainer.parameters)
     loader = Loader(partial(ready.task.epoch, ready.train), max(1, trainer.config.workers))
     try:

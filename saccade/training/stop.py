@@ -66,7 +66,7 @@ class Stop:
 
     @contextmanager
     def saving(self) -> Iterator[None]:
-        """Inside, nobody's patience ends."""
+        """While saving, the watchdog does not kill the process."""
         self._saving = True
         try:
             yield

@@ -134,7 +134,7 @@ def differences(notes: Sequence[Mapping[str, str]]) -> Iterator[str]:
             if value != notes[0][key]:
                 shown = f": {value}, not {notes[0][key]}" if key == "version" else ""
                 yield (
-                    f"rank {rank} has another {key} than rank 0{shown}: start all processes "
+                    f"rank {rank} has a different {key} than rank 0{shown}: start all processes "
                     "with the same command, on the same files"
                 )
 
@@ -239,13 +239,13 @@ def opened_run(folder: Path, manifest: str) -> tuple[Prepared, Network]:
 def place(
     world: World, ready: Prepared, network: Network, folder: Path, checkpoint: str
 ) -> tuple["Trainer", Loader]:
-    from saccade.training.saving import stand
+    from saccade.training.saving import restore_or_reset
     from saccade.training.trainer import Trainer
 
     ranks = laid_out(world, ready.task.config, network)
     trainer = Trainer(ready.task, network, folder, ranks)
     if checkpoint:
-        stand(trainer, Path(checkpoint))
+        restore_or_reset(trainer, Path(checkpoint))
     make = partial(ready.task.epoch, ready.train)
     return trainer, Loader(make, trainer.config.workers, ranks.part)
 
@@ -260,7 +260,7 @@ def carry_out(trainer: "Trainer", loader: Loader, ready: Prepared, what: str, *s
             trainer.follow(order, loader.take(order.epoch, order.batch, order.batches))
         case "stand":
             (path,) = said
-            saving.stand(trainer, Path(path) if path else None)
+            saving.restore_or_reset(trainer, Path(path) if path else None)
         case "gather":
             trainer.gathered()
         case "save":

@@ -35,7 +35,7 @@ from saccade.training.tune import groups_of, thaw
 # Where memory may end, and what to do then.
 EVALUATING = ("an evaluation", "lower decode.batch_tokens in config.toml")
 UPDATING = ("an update", "free memory (or train anew with a smaller train.batch_tokens)")
-AVERAGING = ("the making of the mean", "free memory")
+AVERAGING = ("checkpoint averaging", "free memory")
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,7 @@ def test_outputs_begin_with_a_prefix(run: Path, words: Path, tmp_path: Path, cal
     odd = call("predict", run, words, "--prefixes", tmp_path / "begin.txt")
     assert odd.code == 0
     assert odd.out.split("\n") == [each[0], "", *each[2:]]
-    assert "2: its prefix holds what the model has no token for" in odd.err
+    assert "2: the prefix contains characters outside the vocabulary" in odd.err
     (tmp_path / "begin.txt").write_text("a\n\nb\ncc\na\n")
     more = call("predict", run, words, "--prefixes", tmp_path / "begin.txt")
     assert more.code == 0

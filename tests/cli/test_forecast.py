@@ -197,7 +197,7 @@ def test_resuming_goes_on(tmp_path: Path) -> None:
         (
             "year,y\n2000,1\n2001,x\n2002,3\n",
             [],
-            "t.csv:3: 'x' in 'y' is no number; write a number",
+            "t.csv:3: 'x' in 'y' is not a number; write a number",
         ),
         ("year,y\n2000,1\n2000,2\n", [], "t.csv:3: the same time as in line 2; remove one"),
         ("year,y\n2001,1\n2000,2\n", [], "t.csv:3: an earlier time than in line 2; sort the rows"),

@@ -115,9 +115,9 @@ def test_a_run_is_looked_at_as_a_whole(run: Path, tmp_path: Path, call: Call) ->
 
 
 def test_mistakes_in_looking_are_said(run: Path, tmp_path: Path, call: Call) -> None:
-    refused(call("inspect", run), "an input to look at is missing")
+    refused(call("inspect", run), "missing input")
     refused(call("inspect", run, "abc", "--view", "mood"), "no view 'mood': of this run there are")
-    refused(call("inspect", run, "--view", "tree"), "--view tree: an input to look at is missing")
+    refused(call("inspect", run, "--view", "tree"), "--view tree: missing input")
     refused(call("inspect", run, "a", "b"), "'b' is one word too many")
     refused(call("inspect", run, "abc", "--view", "tree", "--word", "a"), "--word: has no effect")
     refused(call("inspect", run, "--curves", "--worst", 3), "--curves and --worst: choose one")

@@ -160,7 +160,7 @@ def test_what_cannot_be_read_is_a_warning_and_an_empty_line(
         assert "list.txt:3: " in done.err
         assert "no such file; check the path; left empty" in done.err
         assert "list.txt:4: " in done.err
-        assert done.err.count("leads out of the folder") == 2
+        assert done.err.count("is outside the folder") == 2
         assert "4 lines could not be answered" in done.err
 
 
@@ -170,7 +170,7 @@ def test_a_root_permits_what_a_list_may_not_name(
     run = runs["captions"]
     photo = run.parent / "pictures" / "3.png"
     (tmp_path / "list.txt").write_text(f"{photo}\n")
-    assert "leads out of the folder" in call("predict", run, tmp_path / "list.txt").err
+    assert "is outside the folder" in call("predict", run, tmp_path / "list.txt").err
     done = call("predict", run, tmp_path / "list.txt", "--set", f"data.root={run.parent}")
     assert done.out == call("predict", run, photo).out
     media.write_jsonl(tmp_path / "dev.jsonl", [{"image": str(photo), "captions": ["a red circle"]}])
@@ -326,14 +326,14 @@ def test_train_refuses_paths_that_leave_the_folder(tmp_path: Path, call: Call) -
     path = media.write_jsonl(folder / "captions.jsonl", rows)
     done = call("train", path, "--out", tmp_path / "run")
     assert done.code == 2
-    assert "captions.jsonl:1: '../pictures/0.png' leads out of the folder" in done.err
+    assert "captions.jsonl:1: '../pictures/0.png' is outside the folder" in done.err
     settings = [f"--set={key}={value}" for key, value in (QUICK | PICTURE).items()]
     root = f"--set=data.root={tmp_path}"
     more = ["--set=data.cache_mb=0", "--set=train.workers=0"]
     done = call("train", path, "--out", tmp_path / "run", *settings, *more, root)
     assert done.code == 0, done.err
     # A run's own root permits nothing: it may be a stranger's.
-    with pytest.raises(DataError, match="leads out of the folder"):
+    with pytest.raises(DataError, match="is outside the folder"):
         list(resume(tmp_path / "run", settings={"train.steps": 6}))
     again = call("resume", tmp_path / "run", "--set=train.steps=6", root)
     assert again.code == 0, again.err

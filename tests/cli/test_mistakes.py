@@ -232,7 +232,7 @@ def test_a_run_is_not_overwritten(run: Path, call) -> None:
         ("--set train.steps=3", "only the keys of decode"),
         ("--engine onnx", "choose one of auto, torch, ctranslate2"),
         ("--engine ctranslate2", "recurrent"),
-        ("--prefix 日本", "no token for"),
+        ("--prefix 日本", "outside the vocabulary"),
         ("--prefixes one.txt", "fewer prefixes"),
         ("--prefixes nowhere.txt", "nowhere.txt"),
         ("--details", "--json"),

@@ -218,13 +218,13 @@ def test_a_network_of_numbers_trains_in_half_precision(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "settings", "said"),
     [
-        (["a\tb"], {}, "bad.tsv:31: the target 'b' is no number"),
+        (["a\tb"], {}, "bad.tsv:31: the target 'b' is not a number"),
         (["a\t[1, 2]"], {}, "bad.tsv:31: the numbers: has vectors of 2 numbers"),
         (["a\t[[1], [2]]"], {}, "a series of 2 rows, where one is expected"),
         (["a\t[1e999]"], {}, "holds infinity"),
         (["a\t[[1], [2, 3]]"], {}, "no list of numbers, or lists of unequal length"),
         (["a\tgone.npy"], {}, "gone.npy: no such file"),
-        (["a\t../../x.npy"], {}, "leads out of the folder"),
+        (["a\t../../x.npy"], {}, "is outside the folder"),
         ([], {"task.per_position": "true"}, "but numbers for 1"),
         ([], {"decoder.kind": "recurrent"}, "has no decoder"),
         ([], {"train.label_smoothing": 0.1}, "has no labels"),
@@ -265,8 +265,8 @@ def test_a_number_that_was_always_0_or_1_stays_so(tmp_path: Path, call: Call) ->
         (["--width", "3"], "of decode it obeys kind, max_len, seed, temperature"),
         (["--nbest", "2"], "gives one answer"),
         (["--sample", "--set", "decode.top_k=3"], "does not search"),
-        (["--prefix", "a"], "gives numbers, which take no prefix"),
-        (["--stream"], "does not write piece by piece"),
+        (["--prefix", "a"], "prefixes are not supported for the task"),
+        (["--stream"], "does not support streaming"),
     ],
 )
 def test_what_a_series_cannot_do_is_refused(
@@ -287,7 +287,7 @@ def test_damaged_constants_are_an_error(runs: dict[str, Path], tmp_path: Path, c
     sound = json.loads(path.read_text())
     for key, value in (("binary", [7]), ("longest", 0), ("mean", [0.0]), ("deviation", None)):
         path.write_text(json.dumps(sound | {key: value}))
-        refused(call("predict", tmp_path / "run", path), "no readable field")
+        refused(call("predict", tmp_path / "run", path), "not a readable field")
     path.write_text(json.dumps(sound | {"reader": {"kind": "numbers", "normalise": False}}))
     refused(call("predict", tmp_path / "run", path), "its reader differs")
     assert files.FORMAT == 2

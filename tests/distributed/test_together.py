@@ -213,7 +213,7 @@ def test_processes_with_different_configurations_are_refused_by_one_line(tmp_pat
     processes = Together(2, "tests.distributed.differ", str(config), str(other), str(tmp_path))
     found = processes.wait()
     assert [code for code, _, _ in found] == [2, 2], said(found)
-    assert found[0][2].startswith("saccade: rank 1 has another configuration than rank 0")
+    assert found[0][2].startswith("saccade: rank 1 has a different configuration than rank 0")
     assert len(found[0][2].splitlines()) == 1
     assert found[1][2] == ""
 

@@ -151,7 +151,7 @@ def test_a_watched_member_of_an_ensemble_works_where_it_can_be_seen(
 
 
 def test_eight_bits_are_not_watched_in_vain(run: Run, tmp_path: Path) -> None:
-    with watch(run.network), pytest.raises(ConfigError, match="being watched"):
+    with watch(run.network), pytest.raises(ConfigError, match="being recorded"):
         run.predict(["abc"], settings=TORCH | {"int8": True})
     other = small_run(tmp_path / "other")
     with watch(other.network):  # which has no part in it

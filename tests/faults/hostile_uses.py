@@ -61,7 +61,7 @@ def set_decode(*lines: str) -> Apply:
 
 
 def naming(key: str, name: str) -> Apply:
-    """A run whose own settings name something outside, or something that is no plain file."""
+    """A run whose own settings name something outside, or something that is not a regular file."""
 
     def apply(run: Path) -> None:
         (run / "deep").mkdir()
@@ -120,5 +120,5 @@ def used(every: bool = False) -> Iterator[Edit]:
                     yield Edit(f"decode.{key} = {name!r}", work, base, naming(key, name))
     yield Edit("decode.only = '/dev/zero'", "exact", "attention", naming("only", "/dev/zero"))
     for key in DEVICES:
-        yield Edit(f"data: {key} without an end", "resume", LM, endless(key), says="no plain file")
+        yield Edit(f"data: {key} without an end", "resume", LM, endless(key), says="regular file")
     yield Edit("tokenizer: a large tree", "predict", LM, tree, allowance=16 * MB, says="of a tree")

@@ -292,7 +292,7 @@ def test_where_nothing_can_be_cut_training_ends_with_a_line_and_goes_on_later(
     assert words in said
     assert f"saccade resume {tmp_path / 'run'}" in said
     early = nth == 1 and name != "mean"
-    assert ("no checkpoint yet" if early else "is sound") in said
+    assert ("no checkpoint yet" if early else "is intact") in said
     assert len(said.splitlines()) == 1
     monkeypatch.undo()
     list(resume(tmp_path / "run"))

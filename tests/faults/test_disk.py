@@ -32,7 +32,7 @@ def run(tmp_path: Path) -> Path:
 def is_kind(error: BaseException, run: Path) -> bool:
     """Whether one line says what failed, what is left, and what to do."""
     said = str(error)
-    words = ("cannot be written", "step-00000150 is sound", f"saccade resume {run}")
+    words = ("cannot be written", "step-00000150 is intact", f"saccade resume {run}")
     return all(word in said for word in words) and len(said.splitlines()) == 1
 
 
@@ -58,7 +58,7 @@ def test_a_lock_in_a_new_run_that_cannot_be_written_is_a_line(tmp_path: Path) ->
 
 def test_a_log_that_cannot_be_opened_is_a_line(run: Path) -> None:
     events = resume(run)
-    first = next(events)  # it has the lock, and has seen that all are plain files
+    first = next(events)  # it has the lock, and has seen that all are regular files
     (run / "metrics.jsonl").unlink(missing_ok=True)
     (run / "metrics.jsonl").mkdir()
     with pytest.raises(TrainingError) as caught:
@@ -125,7 +125,7 @@ def test_tensorboard_on_a_full_disk_is_a_line(
         list(show(resume(run), run, quiet=True))
     said = str(caught.value)
     assert "tensorboard: cannot be written: No space left on device" in said
-    assert is_kind(caught.value, run) or "step-00000152 is sound" in said
+    assert is_kind(caught.value, run) or "step-00000152 is intact" in said
     assert "Traceback" not in capsys.readouterr().err
     assert threading.excepthook is hook
 

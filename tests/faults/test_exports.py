@@ -76,7 +76,7 @@ def test_an_export_writes_through_no_link(run: Path, tmp_path: Path, sound: sacc
     secret.write_text("do not touch\n")
     model.unlink()
     model.symlink_to(secret)
-    with pytest.raises(ConfigError, match="is no plain file"):
+    with pytest.raises(ConfigError, match="not a regular file"):
         export(sound.task, sound.network, run / "ctranslate2")
     assert secret.read_text() == "do not touch\n"
 

@@ -4,7 +4,7 @@ from functools import cache
 
 import torch
 
-from saccade.inspect.case import Case, SaidLabels, SaidOn, SaidTokens
+from saccade.inspect.case import Case, GeneratedCase, LabelCase, LanguageModelCase
 from saccade.nn.padded import Padded
 from tests.architectures import (
     DECODERS,
@@ -41,14 +41,16 @@ def case_of(name: str) -> Case:
     if kind in ("said", "read"):
         net = generator("lstm", part) if kind == "said" else generator(part, "transformer")
         read = ["<bos>", *said[:-1]]
-        return SaidTokens(net, (source,), [NAMES], said, "", read, marks=[2], ids=IDS)
+        return GeneratedCase(net, (source,), [NAMES], said, "", read, marks=[2], ids=IDS)
     if kind == "on":
         read = ["<eos>", *said[:-1]]
-        return SaidOn(language_model(part), (), [read], said, "", read, marks=[3], ids=IDS)
+        return LanguageModelCase(
+            language_model(part), (), [read], said, "", read, marks=[3], ids=IDS
+        )
     torch.manual_seed(4)
     if kind == "tag":
         source = Padded(source.values, source.lengths, torch.tensor([[0, 0, 1, 2, 2, 2]]))
     labels = [3] if kind == "classify" else [1, 4, 2]
-    return SaidLabels(
+    return LabelCase(
         network(kind, part), (source,), [NAMES], list(map(str, labels)), "", ids=labels
     )

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from saccade import config as c
-from saccade.inspect.case import SaidLabels
+from saccade.inspect.case import LabelCase
 from saccade.inspect.flow import flow, recurrence_of, state_gradients
 from saccade.inspect.packing import unpacked
 from saccade.models.build import build
@@ -65,7 +65,7 @@ def test_inputs_are_the_gradient_of_the_loss(name: str) -> None:
         parameter.grad = None
 
 
-def first_weights(encoder: str, steps: int = 60, pool: str = "last") -> SaidLabels:
+def first_weights(encoder: str, steps: int = 60, pool: str = "last") -> LabelCase:
     """A classifier as training begins with it, and a long input."""
     config = config_of("classify", encoder)
     assert config.head is not None
@@ -75,7 +75,7 @@ def first_weights(encoder: str, steps: int = 60, pool: str = "last") -> SaidLabe
     net = build(config.model_copy(update=parts), [IDS], IDS, seed=1).eval()
     row = torch.randint(5, 20, (steps,), generator=torch.Generator().manual_seed(2)).tolist()
     names = [str(i) for i in range(steps)]
-    return SaidLabels(net, (pad([row]),), [names], ["3"], "", ids=[3])
+    return LabelCase(net, (pad([row]),), [names], ["3"], "", ids=[3])
 
 
 def test_the_gradients_of_an_elman_network_vanish_first_and_a_transformers_do_not() -> None:

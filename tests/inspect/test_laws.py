@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from saccade.inspect.case import Case, SaidOn
+from saccade.inspect.case import Case, LanguageModelCase
 from saccade.inspect.maps import attention_maps, importance, without
 from saccade.inspect.saliency import explained, gradient, integrated_gradients, occlusion, saliency
 from saccade.inspect.view import attends
@@ -79,7 +79,7 @@ def test_integrated_gradients_are_complete_up_to_their_error(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in CASES if name.startswith("on ")])
 def test_nothing_counts_for_what_was_said_before_it(name: str) -> None:
     case = case_of(name)
-    assert isinstance(case, SaidOn)
+    assert isinstance(case, LanguageModelCase)
     for method in ("gradient", "integrated", "occlusion"):
         scores = saliency(case, method, position=1)["scores"]
         assert scores[2:] == pytest.approx([0.0, 0.0], abs=1e-5)

@@ -9,7 +9,7 @@ from saccade.errors import ConfigError, DataError
 from saccade.inspect.packing import unpacked
 from saccade.inspect.tables import index_of, projected, table_of
 from saccade.inspect.view import kinds, view
-from saccade.nn.positions import Turns, rotate, sinusoids
+from saccade.nn.positions import RotaryFrequencies, rotate, sinusoids
 from tests.architectures import ENCODERS
 from tests.inspect.test_views import labelling
 from tests.small_runs import small_run
@@ -42,7 +42,7 @@ def test_turns_are_those_of_rotary_positions(tmp_path: Path) -> None:
     waves = torch.tensor(unpacked(found["matrix"]))
     one = torch.zeros(1, 1, 8, waves.size(1))
     one[..., 0::2] = 1.0
-    turned = rotate(one, 0, Turns(500.0))[0, 0]
+    turned = rotate(one, 0, RotaryFrequencies(500.0))[0, 0]
     assert torch.allclose(turned[:, 0::2], waves[:, 1::2].float(), atol=1e-4)
     assert torch.allclose(turned[:, 1::2], waves[:, 0::2].float(), atol=1e-4)
 

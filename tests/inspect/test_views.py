@@ -9,7 +9,7 @@ import torch
 
 from saccade.data.lines import Example
 from saccade.errors import ConfigError, DataError
-from saccade.inspect.case import SaidTokens
+from saccade.inspect.case import GeneratedCase
 from saccade.inspect.opening import continued, generated
 from saccade.inspect.packing import axis_names, bytes_of, matrix, unpacked
 from saccade.inspect.terminal import text_of
@@ -38,7 +38,7 @@ def writer(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def rescored(run: Run, item: str, nodes: list[dict[str, Any]]) -> list[float]:
     """log p of the path to each node, by teacher forcing."""
     case = (continued if run.config.task.kind == "language" else generated)(run, item, "a")
-    assert isinstance(case, SaidTokens)
+    assert isinstance(case, GeneratedCase)
     index = {name: i for i, name in enumerate(run.task.output.tokens(range(len(run.task.output))))}
     found = []
     for node in nodes:

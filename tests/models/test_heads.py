@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from saccade.models.encoders import Encoder, LateFusion
-from saccade.models.heads import BagOfWords, Monotone, PerToken, Pooled, word_means
+from saccade.models.heads import BagOfWords, CTCHead, PerToken, Pooled, word_means
 from saccade.nn.loss import Vocabulary
 from saccade.nn.padded import Memory, Padded, end_to_end
 from tests.architectures import network, source_batch
@@ -88,7 +88,7 @@ def every_way(log_probs: torch.Tensor, said: list[int], blank: int) -> float:
 
 
 def test_ctc_is_the_sum_over_all_ways_and_padding_is_invisible() -> None:
-    head = Monotone(6, 4, blank=0)
+    head = CTCHead(6, 4, blank=0)
     values, keep = torch.randn(2, 5, 6), torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
     target = Padded(torch.tensor([[2, 1, 1, 3, 3], [2, 1, 3, 0, 0]]), torch.tensor([5, 3]))
     memory = Memory(values, keep, values.mean(1))
@@ -101,7 +101,7 @@ def test_ctc_is_the_sum_over_all_ways_and_padding_is_invisible() -> None:
 
 
 def test_a_target_longer_than_its_source_counts_nothing_to_ctc() -> None:
-    head, values = Monotone(6, 4, blank=0), torch.randn(1, 2, 6)
+    head, values = CTCHead(6, 4, blank=0), torch.randn(1, 2, 6)
     target = Padded(torch.tensor([[2, 1, 2, 3, 1, 3]]), torch.tensor([6]))
     with torch.inference_mode():
         log_probs = head(Memory(values, None, values.mean(1)))

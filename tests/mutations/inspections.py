@@ -63,8 +63,8 @@ INSPECTION = (
     Mutation(
         "rotary positions have the usual theta",
         "saccade/inspect/tables.py",
-        "speeds = module.turns.speeds(module.head_dim, None)",
-        "speeds = module.turns._replace(theta=10000.0).speeds(module.head_dim, None)",
+        "speeds = module.rotary_frequencies.speeds(module.head_dim, None)",
+        "speeds = module.rotary_frequencies._replace(theta=10000.0).speeds(module.head_dim, None)",
         (f"{TABLES}::test_turns_are_those_of_rotary_positions",),
     ),
     Mutation(

@@ -541,7 +541,7 @@ MODELS = (
     Mutation(
         "edits: padding is written at",
         "saccade/nn/edits.py",
-        "write = write.masked_fill(padding.unsqueeze(-1), NEVER)",
+        "write = write.masked_fill(padding.unsqueeze(-1), LOG_ZERO)",
         "pass",
         (f"{LAWS}::test_padding_is_invisible_and_a_batch_is_its_rows",),
     ),

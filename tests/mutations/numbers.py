@@ -33,8 +33,8 @@ NUMBERS = (
     Mutation(
         "distributions: a sample is of the likeliest component",
         "saccade/nn/distributions.py",
-        "heap <= uniforms[..., :1] * heap[..., -1:]",
-        "heap <= 0.5 * heap[..., -1:]",
+        "cdf <= uniforms[..., :1] * cdf[..., -1:]",
+        "cdf <= 0.5 * cdf[..., -1:]",
         (f"{DISTRIBUTIONS}::test_samples_have_the_mean_and_the_distribution_function",),
     ),
     Mutation(

@@ -131,7 +131,7 @@ DECODING = (
         "top-p: one too few",
         "saccade/decoding/steps.py",
         "before < p)",
-        "heap < p)",
+        "cdf < p)",
         (FILTERS,),
     ),
     Mutation(
@@ -186,8 +186,8 @@ DECODING = (
     Mutation(
         "sample: what is forbidden makes the last token likelier",
         "saccade/decoding/sample.py",
-        "at = u.to(heap.device)[:, None] * heap[:, -1:]",
-        "at = u.to(heap.device)[:, None]",
+        "at = u.to(cdf.device)[:, None] * cdf[:, -1:]",
+        "at = u.to(cdf.device)[:, None]",
         (SAMPLE,),
     ),
     Mutation(

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from saccade.nn.horizon import Effects, Shortcut, Spread, normalised, weighted_nll
+from saccade.nn.horizon import Effects, ForecastScale, Shortcut, normalised, weighted_nll
 
 
 @pytest.mark.parametrize("centre", ["last", "mean", "none"])
@@ -60,7 +60,7 @@ def test_means_learn_from_squared_errors_and_deviations_from_the_likelihood() ->
 
 
 def test_a_spread_may_follow_the_deviation_of_the_window() -> None:
-    spread = Spread(series=1, horizon=2)
+    spread = ForecastScale(series=1, horizon=2)
     spread.reset_parameters()
     window = torch.tensor([[[2.0]], [[4.0]]])
     series = torch.zeros(2, 1, dtype=torch.int64)

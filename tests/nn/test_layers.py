@@ -11,7 +11,7 @@ from saccade.nn.bodies import RecurrentBody
 from saccade.nn.convolution import GatedConvolution
 from saccade.nn.dropout import WordDropout
 from saccade.nn.padded import pad
-from saccade.nn.positions import Learned, Relative, Sinusoidal, Turns, rotate, sinusoids
+from saccade.nn.positions import Learned, Relative, RotaryFrequencies, Sinusoidal, rotate, sinusoids
 from saccade.nn.recurrent import Recurrent, run_layer
 from saccade.nn.stems import Embedding, StandardisedConv2d, TextStem
 from saccade.nn.transformer import FeedForward
@@ -32,15 +32,15 @@ def test_rotary_positions_turn_each_pair_of_columns() -> None:
 
 def test_only_slow_rotary_pairs_are_slowed_down() -> None:
     """Four pairs that turn about 10, 2.5, 0.6 and 0.16 times in 64 tokens."""
-    turns = Turns(256.0, factor=8.0, low=0.5, high=3.5, context=64)
-    speed = turns.speeds(8, None) / Turns(256.0).speeds(8, None)
-    turned = 64 * Turns(256.0).speeds(8, None) / (2 * torch.pi)  # times in the context
+    turns = RotaryFrequencies(256.0, factor=8.0, low=0.5, high=3.5, context=64)
+    speed = turns.speeds(8, None) / RotaryFrequencies(256.0).speeds(8, None)
+    turned = 64 * RotaryFrequencies(256.0).speeds(8, None) / (2 * torch.pi)  # times in the context
     kept = ((turned - 0.5) / 3.0).clamp(0, 1)
     assert torch.allclose(speed, kept + (1 - kept) / 8)
     assert speed[0] == 1.0
     assert speed[-1] == pytest.approx(1 / 8)
     assert torch.allclose(
-        Turns(256.0, 8.0).speeds(8, None), Turns(256.0).speeds(8, None) / 8
+        RotaryFrequencies(256.0, 8.0).speeds(8, None), RotaryFrequencies(256.0).speeds(8, None) / 8
     )  # linear: all are
 
 

@@ -84,7 +84,7 @@ def test_a_language_model_is_theirs(which: str, tmp_path: Path) -> None:
         ours, _ = network.decoder(tokens, network.decoder.start(None, 2))  # type: ignore[union-attr]
         expected = theirs(tokens).logits
     assert torch.allclose(ours, expected, atol=1e-4)
-    silent = list(output.specials.silent)
+    silent = list(output.specials.never_generated)
     for width in (1, 4):
         settings = {"width": width, "max_len": 12, "engine": "torch", "length": "none"}
         for text in TEXTS[:2]:
@@ -122,7 +122,7 @@ def test_an_encoder_and_a_decoder_are_theirs(which: str, tmp_path: Path) -> None
         ours, _ = network.decoder(tokens, state)  # type: ignore[union-attr]
         expected = theirs(source.values, keep.long(), decoder_input_ids=tokens).logits
     assert torch.allclose(ours, expected, atol=1e-4)
-    start, silent = list(output.frame.start), list(output.specials.silent)
+    start, silent = list(output.frame.start), list(output.specials.never_generated)
     for width in (1, 4):
         settings = {"width": width, "max_len": 10, "max_ratio": 100.0, "engine": "torch"}
         settings |= {"length": "none"}

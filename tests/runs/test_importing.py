@@ -185,7 +185,7 @@ def test_a_hostile_folder_is_refused(what: str, tmp_path: Path) -> None:
 def test_a_run_is_never_overwritten(tmp_path: Path) -> None:
     write(tmp_path / "gpt2", GPT2)
     quietly(tmp_path / "gpt2", tmp_path / "run")
-    with pytest.raises(ConfigError, match="is there already"):
+    with pytest.raises(ConfigError, match="already exists"):
         quietly(tmp_path / "gpt2", tmp_path / "run")
     with pytest.raises(SaccadeError, match="no such file"):
         quietly(tmp_path / "none", tmp_path / "other")

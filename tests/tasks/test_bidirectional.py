@@ -138,5 +138,5 @@ def test_an_encoder_that_would_leak_is_refused(tmp_path: Path) -> None:
         fill(raw, where)
     tables = settings("tagger", tmp_path).model_dump(mode="json", exclude_none=True)
     tables["encoder"] = SMALL | {"num_layers": 1, "mix": True}
-    with pytest.raises(ConfigError, match="nothing to mix"):
+    with pytest.raises(ConfigError, match="mix requires num_layers"):
         saccade.config.parse(tables, "settings")

@@ -93,7 +93,7 @@ def test_outputs_begin_as_they_are_told(run: Run) -> None:
     for width in (1, 3):
         found = run.predict(TEXTS[:5], width, settings=TORCH, prefixes=prefixes)
         assert all(o.text.startswith(p) for o, p in zip(found, prefixes, strict=True))
-    with pytest.raises(ConfigError, match="no token for"):
+    with pytest.raises(ConfigError, match="outside the vocabulary"):
         run.check_prefix("日本")
     with pytest.raises(DataError, match="fewer prefixes than inputs"):
         run.predict(["abc", "d"], prefixes=["a"])

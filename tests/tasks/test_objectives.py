@@ -125,8 +125,8 @@ def test_sentinels_and_mask_are_ids_that_no_text_gives() -> None:
     assert TOKENIZER.tokens([MASK, *SENTINELS[:2]]) == ["<mask>", "<0>", "<1>"]
     given = {i for ids in TOKENIZER.encode(["<mask>", "<0> <1>", "<mask >"]) for i in ids}
     assert given.isdisjoint([MASK, *SENTINELS])
-    assert MASK in TOKENIZER.specials.silent
-    assert not set(SENTINELS) & set(TOKENIZER.specials.silent)
+    assert MASK in TOKENIZER.specials.never_generated
+    assert not set(SENTINELS) & set(TOKENIZER.specials.never_generated)
 
 
 def test_a_pair_is_two_texts_that_follow_each_other_half_of_the_time() -> None:

@@ -136,9 +136,9 @@ def test_every_objective_learns_to_count_and_fills_in(kind: str, tmp_path: Path)
 MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "an LSTM": (
         {"task.objective": "permuted", "encoder.kind": "recurrent"},
-        "'permuted' needs positions that see only some others: set encoder.kind = 'transformer'",
+        "'permuted' needs an attention mask for each row: set encoder.kind = 'transformer'",
     ),
-    "no such objective": ({"task.objective": "gpt"}, "no kind 'gpt'; choose one of masked, causal"),
+    "no such objective": ({"task.objective": "gpt"}, "unknown kind 'gpt'; choose one of masked"),
     "a short context": ({"task.context": 4}, "task.context"),
     "no mask": (
         {"task.tokenizer.mask": False},
@@ -152,7 +152,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
         {"task.objective": "denoising", "encoder.dim": 64},
         r"make encoder.dim \(64\) and decoder.dim \(128\) equal",
     ),
-    "shares": ({"task.objective.random": 0.5}, "are more than 1"),
+    "shares": ({"task.objective.random": 0.5}, "must not exceed 1"),
     "learned positions": (
         {"encoder.positions": "learned", "encoder.max_positions": 16},
         r"16 learned positions are fewer than task.context \(64\)",

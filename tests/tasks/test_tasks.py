@@ -171,7 +171,7 @@ def test_a_column_apart_must_be_a_source(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"columns has '3', which is not among data.source"):
         fill_config(raw, where)
     raw["task"]["columns"] = {"2": {"kind": "chars"}}
-    with pytest.raises(ConfigError, match=r"task.columns.2.kind: no choice 'chars'"):
+    with pytest.raises(ConfigError, match=r"task.columns.2.kind: invalid value 'chars'"):
         fill_config(raw, where)
 
 

@@ -151,9 +151,9 @@ def test_glove_has_no_header_and_words_with_blanks(tmp_path: Path) -> None:
         ("v.txt", b"a 1 2\nb 1\n", "v.txt:2: expected a word and 2 numbers"),
         ("v.txt", b"a 1 x\n", "v.txt:1: a number was expected"),
         ("v.txt", b"a 1 nan\n", "'a' has a number that is not finite"),
-        ("v.txt", b"\n", "there is no vector in it"),
+        ("v.txt", b"\n", "contains no vectors"),
         ("v.bin", b"5 4\nab ", "5 vectors of 4 numbers are not in the file"),
-        ("v.bin", b"hello\n", "no binary file of word2vec"),
+        ("v.bin", b"hello\n", "not a binary word2vec file"),
         ("v.bin", b"2 1\na 1234b 12", "ends within word 2 of 2"),
     ],
 )

@@ -19,7 +19,7 @@ from saccade.runs.start import TAKEN, first_weights
 from saccade.setup.choose import gather
 from saccade.setup.prepare import reopen
 from saccade.training.events import Noticed
-from saccade.training.saving import stand
+from saccade.training.saving import restore_or_reset
 from saccade.training.session import fill, new_folder, resume, start
 from saccade.training.trainer import Trainer
 from saccade.training.tune import depths_of
@@ -315,7 +315,7 @@ def test_going_back_to_the_beginning_is_to_what_was_taken_over(runs: Path, tmp_p
     trainer = prepared(tuned(runs, "windows", tmp_path, "classify"), tmp_path / "run")
     first = {n: w.clone() for n, w in files.weights_of(trainer.network).items()}
     trainer.step([next(batches(trainer))], 0.5)
-    stand(trainer, None)
+    restore_or_reset(trainer, None)
     assert all(torch.equal(w, first[n]) for n, w in files.weights_of(trainer.network).items())
 
 
@@ -387,7 +387,7 @@ MISTAKES: dict[str, tuple[str, str, dict[str, Any], str]] = {
     "lora": ("lstm", "classify", {"start": {"kind": "lora"}}, "kind 'lora' is for the linear"),
     "digest": ("lstm", "tag", {"start": {"digest": "0" * 64}}, "start.digest: the weights of"),
     "run": ("lstm", "tag", {"start": {"run": "nowhere"}}, "nowhere: not a run"),
-    "how": ("lstm", "tag", {"start": {"kind": "froze"}}, "start: no kind 'froze'"),
+    "how": ("lstm", "tag", {"start": {"kind": "froze"}}, "start: unknown kind 'froze'"),
     "key": ("lstm", "tag", {"start": {"rank": 4}}, "start.rank belongs to start.kind = 'lora'"),
     "product": (
         "windows",
@@ -410,7 +410,7 @@ def test_what_does_not_fit_is_said_at_once(what: str, runs: Path, tmp_path: Path
 def test_a_forecast_has_nothing_to_start_from(runs: Path, tmp_path: Path) -> None:
     path = tmp_path / "series.csv"
     path.write_text("a\n" + "".join(f"{i % 7}\n" for i in range(99)), encoding="utf-8")
-    with pytest.raises(ConfigError, match="a forecast begins with nothing"):
+    with pytest.raises(ConfigError, match="fine-tuning is not supported for the task 'forecast'"):
         saccade.train(path, task="forecast", from_run=runs / "lstm", out=tmp_path / "run")
 
 

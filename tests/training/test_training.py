@@ -98,7 +98,7 @@ def test_the_mean_of_checkpoints_is_their_mean(which: str, tmp_path: Path) -> No
 def test_patience_ends_training(tmp_path: Path) -> None:
     config = settings("lstm", tmp_path, steps=1000, patience=2, rate=1e-9, evaluate_every=2)
     events = run_through(config, tmp_path / "run")
-    assert "no better evaluation" in events[-1].reason
+    assert "no improvement" in events[-1].reason
     assert events[-1].step <= 10
 
 
@@ -186,7 +186,7 @@ def test_what_a_checkpoint_says_of_evaluations_does_not_grow(tmp_path: Path, mos
 
 def test_half_precision_is_refused_where_it_has_no_use(tmp_path: Path) -> None:
     config = settings("lstm", tmp_path, precision="fp16", device="cpu")
-    with pytest.raises(saccade.ConfigError, match="fp16 has no use on a CPU"):
+    with pytest.raises(saccade.ConfigError, match="fp16 is not supported on CPU"):
         run_through(config, tmp_path / "run")
 
 
@@ -258,7 +258,7 @@ def test_the_moving_average_follows_and_swaps_back() -> None:
     assert torch.allclose(layer.weight, before + 1.0)
 
 
-def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_is_skipped(tmp_path: Path) -> None:
     config = settings("lstm", tmp_path)
     run_through(config, tmp_path / "run", stop_after=7)
     folder = tmp_path / "run" / "checkpoints"
