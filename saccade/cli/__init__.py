@@ -105,15 +105,25 @@ def main() -> NoReturn:
         lines = str(error).splitlines()
         shown, more = lines[:MAX_ERROR_LINES], len(lines) - MAX_ERROR_LINES
         say("\n".join([f"saccade: {shown[0]}", *shown[1:]] + [f"... and {more} more"] * (more > 0)))
-        sys.exit(2)
+        _exit(2)
     except MISUSE as error:
         error.show()
         if hint := _hint(getattr(error, "option_name", "")):
             say(hint)
-        sys.exit(error.exit_code)
+        _exit(error.exit_code)
     except (typer.Abort, KeyboardInterrupt):
-        say("stopped; there was nothing to save yet")
+        say("interrupted")
         with suppress(OSError):
             sys.stdout.flush()
         os._exit(130)  # at once, whatever threads and libraries are still doing
-    sys.exit(code or 0)
+    _exit(code or 0)
+
+
+def _exit(code: int) -> NoReturn:
+    """End; at once under a launcher, as gloo's threads may abort an interpreter that shuts down."""
+    if "RANK" in os.environ:
+        with suppress(OSError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)

@@ -88,7 +88,7 @@ def end_by(name: str, server: Server, lines: Path, log: Path, command: str) -> t
     assert not living(busy.workers)
     said = log.read_text().splitlines()
     assert [line for line in said if not set(line) <= set("ABCD")] == (
-        ["stopped; there was nothing to save yet"] if name == "SIGINT" else []
+        ["interrupted"] if name == "SIGINT" else []
     )
     return ended, after
 

@@ -111,13 +111,14 @@ def test_two_text_columns_classify(tmp_path: Path) -> None:
 
 def test_a_column_of_tags_is_a_source_of_its_own(tmp_path: Path) -> None:
     task, network = small_task("inflect", tmp_path)
-    assert task.config.task.own == {"2": c.Tokenizer(kind="word", size=2000, separator=";")}
-    letters, tags = task.sources
+    tags = c.Tokenizer(kind="word", size=2000, separator=";", ordered=False)
+    assert task.config.task.own == {"2": tags}
+    letters, inflection = task.sources
     assert isinstance(letters, Text)
-    assert isinstance(tags, Text)
+    assert isinstance(inflection, Text)
     corpus = task.encode([Example(("ab", "N;PL;ACC"), "ab")])
     assert letters.tokenizer.tokens(corpus.sources[0][0]) == ["a", "b", "<eos>"]
-    assert tags.tokenizer.tokens(corpus.sources[1][0]) == ["N", "PL", "ACC", "<eos>"]
+    assert inflection.tokenizer.tokens(corpus.sources[1][0]) == ["N", "PL", "ACC", "<eos>"]
     again = load_task(task.config, tmp_path)
     rows = Examples(tmp_path / "data" / "dev.jsonl")[:6]
     assert again.score(network, rows) == task.score(network, rows)
