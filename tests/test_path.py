@@ -74,4 +74,5 @@ def test_a_batch_passes_few_files_in_order(tmp_path: Path) -> None:
     with traced() as trace:
         model.predict(["ba"])
     assert len(set(apart(trace.files))) <= 8, sorted(set(apart(trace.files)))
-    assert crossings(trace.files) <= 16, trace.files
+    # four of them look up which of its characters the model has no token for
+    assert crossings(trace.files) <= 20, trace.files

@@ -192,7 +192,8 @@ class Tokenizer:
         if not new:
             return []
         unk = self.specials.unk
-        missing = {unit for unit, ids in zip(new, self.encode(new), strict=True) if unk in ids}
+        read = self._hf.encode_batch_fast(new)
+        missing = {unit for unit, encoding in zip(new, read, strict=True) if unk in encoding.ids}
         self._known.update(unit for unit in new if unit not in missing)
         return [unit for unit in units if unit in missing] if missing else []
 

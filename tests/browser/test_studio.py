@@ -321,7 +321,7 @@ def test_what_goes_wrong_is_said_in_words(page):
     assert "width" in two.inner_text(".answer .problem")
     three = page("run=transformer&view=embeddings&o.word=zzz")
     three.wait_for_selector(".panel .problem")
-    assert "no token of the vocabulary" in three.inner_text(".panel .problem")
+    assert "not in the vocabulary" in three.inner_text(".panel .problem")
     three.route("**/api/**", lambda route: route.abort())
     three.fill("textarea", "ab")
     three.wait_for_selector(".answer .problem")

@@ -153,7 +153,7 @@ def test_mistakes_in_settings_are_told_together(tmp_path: Path, call) -> None:
     )  # fmt: skip
     assert done.code == 2
     assert "'encoder.dims' (did you mean 'encoder.dim'?)" in done.err
-    assert "'train.stepz' (did you mean 'steps'?)" in done.err
+    assert "'train.stepz' (did you mean 'train.steps'?)" in done.err
     assert "divisible by num_heads" in done.err
     assert "train.rate" in done.err
     assert "Traceback" not in done.err
@@ -201,7 +201,7 @@ def test_a_configuration_file_is_read_and_its_mistakes_are_placed(tmp_path: Path
     bad.write_text(good.read_text() + "layers = 3\n")
     done = call("train", bad, "--out", tmp_path / "other")
     assert done.code == 2
-    assert "bad.toml: unknown key 'encoder.layers' (did you mean 'num_layers'?)" in done.err
+    assert "bad.toml: unknown key 'encoder.layers' (did you mean 'encoder.num_layers'?)" in done.err
     bad.write_text("this is not toml")
     assert "not TOML" in call("train", bad).err
 
@@ -221,8 +221,8 @@ def test_a_run_is_not_overwritten(run: Path, call) -> None:
         ("--widht 3", "--width"),
         ("--width wide", "--width"),
         ("--set decode.alpha=nan", "decode.alpha"),
-        ("--set decode.temprature=2", "did you mean 'temperature'"),
-        ("--set decode.groups=3", "evenly"),
+        ("--set decode.temprature=2", "did you mean 'decode.temperature'"),
+        ("--set decode.groups=3", "divisible by groups"),
         (
             "--set decode.temperature=0.7",
             "decode.temperature is a setting of sampling; set decode.kind to 'sample'",

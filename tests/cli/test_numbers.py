@@ -222,7 +222,7 @@ def test_a_network_of_numbers_trains_in_half_precision(tmp_path: Path) -> None:
         (["a\t[1, 2]"], {}, "bad.tsv:31: the numbers: has vectors of 2 numbers"),
         (["a\t[[1], [2]]"], {}, "a series of 2 rows, where one is expected"),
         (["a\t[1e999]"], {}, "holds infinity"),
-        (["a\t[[1], [2, 3]]"], {}, "no list of numbers, or lists of unequal length"),
+        (["a\t[[1], [2, 3]]"], {}, "not a list of numbers, or lists of unequal length"),
         (["a\tgone.npy"], {}, "gone.npy: no such file"),
         (["a\t../../x.npy"], {}, "is outside the folder"),
         ([], {"task.per_position": "true"}, "but numbers for 1"),

@@ -312,7 +312,7 @@ def test_numbers_that_are_none_are_named(text: str, reason: str) -> None:
 
 def test_a_pickle_is_never_loaded(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
-    with pytest.raises(DataError, match=r"x\.npy: is no array of numbers"):
+    with pytest.raises(DataError, match=r"x\.npy: expected an array of numbers"):
         series_of(Cell("x.npy", str(tmp_path)))
 
 

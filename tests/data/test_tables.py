@@ -168,7 +168,8 @@ def test_a_tsv_file_without_tabs_is_read_as_csv(tmp_path, separator):
     assert layout(path) == ("csv", "classify", (1,), 2, False)
     poem = tmp_path / "poem.tsv"
     poem.write_text("Tyger, tyger\nburning bright\nIn the forests, of, the night\n")
-    assert layout(poem)[:2] == ("text", "language")
+    with pytest.raises(DataError, match="none of the first lines of this"):
+        layout(poem)
 
 
 # --- headers --------------------------------------------------------------------------------------

@@ -52,7 +52,7 @@ def test_workers_find_what_one_process_finds(run: Run) -> None:
 
 
 def test_a_mistake_in_a_worker_is_the_users_to_read(run: Run) -> None:
-    with pytest.raises(ConfigError, match="no words for it"):
+    with pytest.raises(ConfigError, match="is not in the vocabulary"):
         run.predict(["abc"] * 3, settings=TORCH | {"workers": 2, "banned": ["日本"]})
 
 

@@ -158,7 +158,7 @@ def test_a_full_disk_ends_training_with_a_line_and_a_sound_checkpoint(tmp_path: 
         list(start(config, folder))
     assert str(caught.value) == (
         f"{folder}: cannot be written: No space left on device; training has stopped, "
-        f"step-00000006 is sound; make room, then: saccade resume {folder}"
+        f"step-00000006 is intact; make room, then: saccade resume {folder}"
     )
     list(resume(folder))
     assert same_weights(tmp_path / "straight", folder)

@@ -112,7 +112,7 @@ def test_a_pyramid_has_no_path(tmp_path: Path) -> None:
     encoder = {"kind": "pyramid", "dim": 16, "num_layers": 2}
     run = small_run(tmp_path / "run", captions(tmp_path), encoder=encoder)
     source = run.source_of(str(tmp_path / "pictures" / "0.png"))
-    with pytest.raises(ConfigError, match="4 positions of a grid of 4 x 2"):
+    with pytest.raises(ConfigError, match="4 positions for a 4 x 2 grid"):
         caption_path(run.task, run.network, source, "a red circle")
 
 

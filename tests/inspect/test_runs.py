@@ -271,5 +271,5 @@ def test_strange_outputs_are_found_in_a_file(
     plain.write_text("abc\n\nddd\n")
     assert strange(pair[0], str(plain))["measured"] == 2
     assert text_of(found).splitlines()[0].startswith("empty\t")
-    with pytest.raises(ConfigError, match="writes no text"):
+    with pytest.raises(ConfigError, match="does not generate text"):
         strange(classifier, str(data))

@@ -74,7 +74,7 @@ def test_without_ctc_there_is_attention_alone(tmp_path: Path) -> None:
 
 def test_a_text_is_no_sound(tmp_path: Path) -> None:
     task, network = small_task("translate", tmp_path)
-    with pytest.raises(ConfigError, match="no sound"):
+    with pytest.raises(ConfigError, match="source is not audio"):
         hear(task, network, ("abc",), "cba")  # type: ignore[arg-type]
 
 

@@ -70,7 +70,7 @@ def test_neighbours_are_by_cosine(tmp_path: Path) -> None:
         assert near["similarity"] == pytest.approx(float(cosines[index]), abs=1e-4)
     order = [near["similarity"] for near in found["neighbours"]]
     assert order == sorted(order, reverse=True)
-    with pytest.raises(DataError, match="'xyz' is no token"):
+    with pytest.raises(DataError, match="'xyz' is not in the vocabulary"):
         view(run, "", "embeddings", word="xyz")
 
 

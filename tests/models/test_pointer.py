@@ -194,4 +194,4 @@ def test_what_cannot_be_copied_is_said(task: dict[str, object], message: str) ->
     with pytest.raises(ConfigError, match=message):
         parse(raw, "test")
     parts = {"encoder": ENCODERS["transformer"], "decoder": raw["decoder"]}
-    assert "copying" in why_not(parse({"task": JOINT} | parts, "test"))
+    assert "copy mechanism" in why_not(parse({"task": JOINT} | parts, "test"))

@@ -94,11 +94,11 @@ def test_an_answer_begins_as_it_is_told_and_comes_piece_by_piece(run: Run) -> No
 
 def test_ctc_is_refused_where_there_is_none(tmp_path: Path) -> None:
     plain = small_run(tmp_path)
-    with pytest.raises(ConfigError, match=r"decode\.ctc: this run has no CTC"):
+    with pytest.raises(ConfigError, match=r"decode\.ctc: this run was trained without"):
         plain.predict(TEXTS, settings=TORCH | {"ctc": 0.3})
     raw: dict[str, Any] = {"task": {"kind": "translate"}, "decode": {"ctc": 0.3}}
     raw |= {"encoder": {"kind": "recurrent"}, "decoder": {"kind": "recurrent"}}
-    with pytest.raises(ConfigError, match=r"set train\.ctc"):
+    with pytest.raises(ConfigError, match=r"requires train\.ctc"):
         parse(raw, "x.toml")
 
 

@@ -139,7 +139,7 @@ def test_banned_words_never_come(run: Run) -> None:
     bound = said(run.predict(TEXTS, settings=TORCH | {"banned": [letter]}))
     assert letter in "".join(free)
     assert letter not in "".join(bound)
-    with pytest.raises(ConfigError, match="no words for it"):
+    with pytest.raises(ConfigError, match="is not in the vocabulary"):
         run.predict(["abc"], settings=TORCH | {"banned": ["日"]})
 
 
@@ -220,7 +220,7 @@ def test_an_input_beyond_the_positions_leaves_its_line_empty(tmp_path: Path) -> 
     [
         ({"width": 0}, "decode.width"),
         ({"alpha": float("nan")}, "decode.alpha"),
-        ({"groups": 3}, "evenly"),
+        ({"groups": 3}, "divisible by groups"),
         ({"temperature": 0.0}, "decode.temperature"),
         ({"top_p": 1.5}, "decode.top_p"),
         ({"widht": 3}, "width'"),

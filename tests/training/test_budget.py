@@ -195,7 +195,7 @@ def test_a_run_says_and_records_how_much_was_measured(
     events = list(show(start(config, folder), folder, quiet=True))
     (last,) = [e for e in events if isinstance(e, Finished)]
     assert 0 < last.examples < last.wanted
-    assert f"measured on {last.examples} of {last.wanted} dev examples" in str(sentence(last))
+    assert f"evaluated on {last.examples} of {last.wanted} dev examples" in str(sentence(last))
     assert {e.last for e in events if isinstance(e, Evaluating)} == {False, True}
     lines = (folder / "metrics.jsonl").read_text().splitlines()
     records = [json.loads(line) for line in lines]

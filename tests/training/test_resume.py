@@ -248,7 +248,10 @@ def test_a_raised_limit_is_said_and_written_down(tmp_path: Path) -> None:
         ({"train.rate": 0.1}, "train.rate: cannot be changed on resume: only limits can be raised"),
         ({"seed": 3}, "only limits can be raised"),
         ({"train.steps": 3}, "is below the 12"),
-        ({"train.epochs": 3}, "no such limit; it has train.steps = 12: raise train.steps, or"),
+        ({"train.epochs": 3}, "no such limit; it has train.steps = 12, train.patience = 50: raise"),
+            {"train.epochs": 3},
+            r"no such limit; it has train.steps = 12, train.patience = 50: raise train.steps or",
+        ),
         ({"train.steps": "many"}, "train.steps"),
     ],
 )
