@@ -27,7 +27,6 @@ RENDEZVOUS_SECONDS = 120.0  # for all to come; SACCADE_RENDEZVOUS_SECONDS says o
 ORDER_SECONDS = 30 * 86400.0  # that an order may be waited for: preparing data may take long
 BEAT_SECONDS = 1.0
 SILENT_SECONDS = 4.0  # without a beat: ended, or stopped
-EXIT_SECONDS = 5.0  # that the others have to end by themselves
 
 
 class Lost(TrainingError):  # noqa: N818
