@@ -179,8 +179,8 @@ NN = (
     Mutation(
         "positions: another base of the waves",
         "saccade/nn/positions.py",
-        "frequency = theta ** (",
-        "frequency = (theta / 10) ** (",
+        "return theta ** (",
+        "return (theta / 10) ** (",
         (ATTENTION,),
     ),
     Mutation(
@@ -296,10 +296,10 @@ NN = (
         (NETWORKS,),
     ),
     Mutation(
-        "loss: padding is counted",
+        "loss: a position too many is counted",
         "saccade/nn/loss.py",
-        "return Loss(loss, nll, targets.count)",
-        "return Loss(loss, nll, targets.values.numel())",
+        "return Loss(*found, targets.numel())",
+        "return Loss(*found, targets.numel() + 1)",
         (NETWORKS,),
     ),
     Mutation(
@@ -457,8 +457,8 @@ MODELS = (
     Mutation(
         "network: label smoothing is ignored",
         "saccade/models/networks.py",
-        "smoothing = self.label_smoothing if self.training else 0.0\n        loss, state",
-        "smoothing = 0.0\n        loss, state",
+        "smoothing = self.label_smoothing if self.training else 0.0\n        if",
+        "smoothing = 0.0\n        if",
         (NETWORKS,),
     ),
     Mutation(

@@ -115,7 +115,7 @@ def main(words: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder) / "tree"
         tree.mkdir()
-        for name in ("saccade", "tests"):
+        for name in ("saccade", "tests", "benchmarks"):
             shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy(ROOT / "pyproject.toml", tree)
         if outcome(list(dict.fromkeys(test for m in tried for test in m.tests)), tree) != "passed":

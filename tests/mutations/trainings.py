@@ -251,8 +251,8 @@ MEASURES = (
     Mutation(
         "batches: a chunk ends one token early",
         "saccade/data/batches.py",
-        "self.ids[a : b + 1]",
-        "self.ids[a:b]",
+        "stops = np.minimum(stops + 1, len(self.ids))",
+        "stops = np.minimum(stops, len(self.ids))",
         (f"{BATCHES}::test_a_carried_stream_predicts_every_token_once_in_order",),
     ),
 )
