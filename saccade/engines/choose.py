@@ -62,7 +62,7 @@ class Engines:
         pack = decode.int8 or (many and not seen)
         network = self.packed(decode.int8) if pack else self.network
         count = _workers(decode) or (cores() if many and sys.platform == "linux" else 1)
-        if count > 1 and on_cpu and not seen and _can_fork():
+        if count > 1 and not seen and can_fork(*models):
             key: tuple[object, ...] = ("processes", decode.int8, pack, count)
             if key not in self._engines:
                 self._engines[key] = ProcessEngine(self.task, network, count)
@@ -150,5 +150,6 @@ def _on_cpu(models: Sequence[torch.nn.Module]) -> bool:
     return all(next(model.parameters()).device.type == "cpu" for model in models)
 
 
-def _can_fork() -> bool:
-    return "fork" in multiprocessing.get_all_start_methods()
+def can_fork(*models: torch.nn.Module) -> bool:
+    """Whether copies of this process can compute with these models."""
+    return "fork" in multiprocessing.get_all_start_methods() and _on_cpu(models)

@@ -6,6 +6,7 @@ A worker ends with what made it: at once when its engine is closed, collected or
 within a quarter of a second when the process that forked it has gone, even by kill -9.
 """
 
+import gc
 import mmap
 import multiprocessing
 import os
@@ -35,7 +36,8 @@ class ProcessEngine:
     """Copies of this process, forked at the first request, which share what they were forked with.
 
     Other models and lists of permitted outputs are shared that way, too: a request with others
-    than the one before it needs new copies.
+    than the one before it needs new copies. A single copy leaves this process free for other work:
+    it answers a batch whole.
     """
 
     def __init__(self, task: Task, network: torch.nn.Module, count: int):
@@ -43,12 +45,17 @@ class ProcessEngine:
         self._workers: _Workers | None = None
         self._forked_with: Request | None = None
 
+    def begin(self, request: Request) -> None:
+        """Fork now, for requests with the same other models and permitted outputs."""
+        self._workers_for(request)
+
     def submit(self, queries: Sequence[Query], request: Request) -> Pending:
         """Like lengths together, the longest first, in shares that are handed out one by one."""
         order = sorted(
             range(len(queries)), key=lambda i: -sum(len(text) for text in queries[i].source)
         )
-        size = max(1, -(-len(order) // (self.count * SHARES_PER_WORKER)))
+        each = SHARES_PER_WORKER if self.count > 1 else 1
+        size = max(1, -(-len(order) // (self.count * each)))
         shares = [order[i : i + size] for i in range(0, len(order), size)]
         light = replace(request, others=(), model=None, permitted=None)
         parts = [[queries[i] for i in some] for some in shares]
@@ -167,8 +174,9 @@ def _begin(
     exit_with_parent(parent, lambda seconds: ended.poll(1000 * seconds))
     _mine = task, network, request, abandoned
     torch.set_num_threads(1)
+    gc.freeze()  # what was forked stays shared: the collector writes into what it looks at
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one who asked
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # sent to a whole group: the asker ends us
 
 
 def _predict(queries: list[Query], light: Request, slot: int) -> list[Prediction]:

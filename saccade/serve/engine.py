@@ -7,6 +7,8 @@ token after each batch. What nobody waits for any more is dropped before it begi
 next token if it has begun.
 """
 
+import itertools
+import mmap
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator
@@ -21,6 +23,7 @@ from saccade.serve.refusals import RequestError, refusal_of
 from saccade.tasks.pieces import Piece
 from saccade.tasks.task import Prediction, Query, Request
 
+SLOTS = 1 << 20  # of works: far more than begin within the longest deadline
 MAX_STREAMS = 16  # batches of texts that come piece by piece, at once
 FINISHED_KEPT = 64  # times of the last works, for an estimate of how long to wait
 
@@ -37,22 +40,40 @@ class Model(Protocol):
     def budget(self, request: Request) -> int: ...
 
 
+_gone = mmap.mmap(-1, SLOTS)  # a byte for each work; processes that are forked see them, too
+_slots = itertools.count()
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """Whether nobody waits for a work any more: it is past its deadline, or its client has gone."""
+
+    deadline: float
+    slot: int
+
+    def __call__(self) -> bool:
+        return bool(_gone[self.slot]) or monotonic() > self.deadline
+
+
 @dataclass(eq=False, slots=True, kw_only=True)
 class Work:
     """What one client waits for."""
 
     tokens: int = 1
     seconds: float = 30.0
-    abandoned: bool = False  # the client has gone
-    accepted: float = field(default_factory=monotonic)
+    over: Over = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.over = Over(monotonic() + self.seconds, next(_slots) % SLOTS)
+        _gone[self.over.slot] = 0
 
     @property
     def deadline(self) -> float:
-        return self.accepted + self.seconds
+        return self.over.deadline
 
-    def over(self) -> bool:
-        """Whether nobody waits for it any more."""
-        return self.abandoned or monotonic() > self.deadline
+    def abandon(self) -> None:
+        """The client has gone."""
+        _gone[self.over.slot] = 1
 
     def too_late(self) -> RequestError:
         return RequestError(504, "deadline", TOO_LATE.format(self.seconds))

@@ -145,7 +145,7 @@ class Completion:
         finally:
             gone.cancel()
             for work in self.works:
-                work.abandoned = True
+                work.abandon()
             await steps.aclose()  # type: ignore[attr-defined]
         flat = [choice for some in self.choices for choice in some]
         said = [
@@ -162,7 +162,7 @@ class Completion:
                 yield event(self._envelope([self._choice(choice, text, logs)]))
         finally:
             for work in self.works:
-                work.abandoned = True
+                work.abandon()
             await steps.aclose()  # type: ignore[attr-defined]
         if self.body.stream_options and self.body.stream_options.include_usage:
             yield event(self._envelope([]) | {"usage": self._usage()})

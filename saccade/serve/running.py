@@ -1,14 +1,17 @@
 """The server's life: it listens at once, loads its runs, serves, drains and ends."""
 
+import gc
 import logging
 import os
 import signal
 import socket
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
+from typing import TextIO
 
 import torch
 import uvicorn
@@ -23,7 +26,37 @@ from saccade.serve.service import Service
 from saccade.serve.settings import ServeSettings
 
 DRAIN_SECONDS = 0.5  # at least, in which whoever watches /readyz sees that the server ends
+LOG_SECONDS = 0.2  # between two writes of the log
+MAX_LOG_LINES = 100_000  # that wait to be written
 SWITCH_SECONDS = 0.0005  # after which the model lets the network speak, and the other way round
+
+
+class BatchedLog(logging.Handler):
+    """Writes its lines together, some times a second.
+
+    One write for each would be a third of the time of a refused request, and who does not read
+    them would halt the server: it forgets the oldest.
+    """
+
+    def __init__(self, stream: TextIO):
+        super().__init__()
+        self.stream = stream
+        self.lines: deque[str] = deque(maxlen=MAX_LOG_LINES)
+        threading.Thread(target=self._write, daemon=True).start()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(self.format(record))
+
+    def flush(self) -> None:
+        found = [self.lines.popleft() for _ in range(len(self.lines))]
+        if found:
+            self.stream.write("\n".join(found) + "\n")
+            self.stream.flush()
+
+    def _write(self) -> None:
+        pause = threading.Event()
+        while not pause.wait(LOG_SECONDS):
+            self.flush()
 
 
 class Server(uvicorn.Server):
@@ -73,7 +106,8 @@ def run_server(
     sys.setswitchinterval(SWITCH_SECONDS)
     listener = listening(settings)
     port = listener.getsockname()[1]
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
+    log = BatchedLog(sys.stderr)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", handlers=[log])
     config = uvicorn.Config(
         application(service), log_config=None, access_log=False, log_level="warning",
         server_header=False, timeout_graceful_shutdown=int(settings.seconds) + 1,
@@ -91,6 +125,8 @@ def run_server(
             failures.append(error)
             server.should_exit = True
             return
+        gc.collect()
+        gc.freeze()  # to walk through all that was loaded halts every request for 0.2 s
         if service.state == "loading":
             service.state = "ready"
             say(f"serving {', '.join(names)} on {address}")

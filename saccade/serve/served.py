@@ -14,11 +14,16 @@ from math import exp
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from saccade import config as c
 from saccade.data.fields import Text
 from saccade.data.lines import Example
 from saccade.data.media import MediaField
-from saccade.engines.local import LocalEngine
+from saccade.data.parallel import cores
+from saccade.engines.choose import can_fork
+from saccade.engines.local import Engine, LocalEngine
+from saccade.engines.processes import ProcessEngine
 from saccade.errors import ConfigError, DataError, SaccadeError
 from saccade.inspect.view import kinds
 from saccade.models.networks import Generator
@@ -68,16 +73,25 @@ class Served:
         self.task = run.task
         # One network for every number of inputs, so that an answer is the same in any batch.
         self.network: Any = run.engines.packed(run.config.decode.int8)
-        self.local = LocalEngine(run.task, self.network)
         self._requests: OrderedDict[object, Request] = OrderedDict()
-        self._request({}, 1, False)  # what its own settings name is read now
+        own = self._request({}, 1, False)  # what its own settings name is read now
+        # Searches compute in a process of their own, or the model and the network would take turns
+        # in Python. A copy of a process has none of its threads, so that it computes by one.
+        self.engine: Engine = LocalEngine(run.task, self.network)
+        if cores() > 1 and torch.get_num_threads() == 1 and can_fork(self.network):
+            self.engine = apart = ProcessEngine(run.task, self.network, 1)
+            apart.begin(own)  # while no model computes
+
+    def close(self) -> None:
+        self.engine.close()
+        self.run.close()
 
     # --- for the worker ---
 
     def answer(self, queries: list[Query], request: Request) -> list[Prediction]:
         if request.decode.engine == "ctranslate2":
             return self.run.engines.choose(request).submit(queries, request).result()
-        return self.local.submit(queries, request).result()
+        return self.engine.submit(queries, request).result()
 
     def pieces(
         self, queries: list[Query], request: Request, alternatives: int

@@ -31,6 +31,7 @@ class Service:
         self.languages: dict[str, tuple[str, str]] = {}  # of translators: source and target
         self.engine = Engine(settings.max_waiting, settings.max_waiting_tokens)
         self.metrics = Metrics(self.engine)
+        self.turn = asyncio.Lock()
         self.active = 0  # requests that are accepted and not yet answered
         self.maps: OrderedDict[object, Any] = OrderedDict()
 
@@ -51,7 +52,7 @@ class Service:
     def close(self) -> None:
         self.engine.close()
         for served in self.served.values():
-            served.run.close()
+            served.close()
 
     # --- waiting ---
 
@@ -75,13 +76,15 @@ class Service:
             both: set[asyncio.Future[Any]] = {future, gone}
             await asyncio.wait(both, timeout=left, return_when="FIRST_COMPLETED")
             if future.done():
+                async with self.turn:  # one after the other, and others are read between them
+                    await asyncio.sleep(0)
                 return future.result()
-            work.abandoned = True
+            work.abandon()
             if gone.done():
                 raise RequestError(499, "gone", "the client has gone")
             raise work.too_late()
         finally:
-            work.abandoned = True
+            work.abandon()
             gone.cancel()
             if future.done() and not future.cancelled():
                 future.exception()  # seen
@@ -107,7 +110,7 @@ class Service:
                     raise some
                 yield some
         finally:
-            work.abandoned = True
+            work.abandon()
 
     def kept(self, key: object, make: Callable[[], Any]) -> Any:
         """What was made for this key, now or before: for the worker's thread alone."""

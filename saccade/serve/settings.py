@@ -2,13 +2,14 @@
 
 import ipaddress
 from dataclasses import dataclass
+from functools import cached_property
 
 from saccade.errors import ConfigError
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ServeSettings:
     """Bounds of a server. Every one of them is finite, so that no client is the end of it."""
 
@@ -36,7 +37,7 @@ class ServeSettings:
         if self.key and (len(self.key) < 8 or not self.key.isascii() or " " in self.key):
             raise ConfigError("the key: 8 or more ASCII characters without blanks are needed")
 
-    @property
+    @cached_property
     def hosts(self) -> frozenset[str]:
         """The names by which the server may be called."""
         own = () if self.host in ("0.0.0.0", "::") else (self.host,)

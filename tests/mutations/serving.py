@@ -3,6 +3,7 @@
 from tests.mutations.mutation import Mutation
 
 ENGINE = "tests/serve/test_engine.py"
+LIVE = "tests/serve/test_live.py"
 NATIVE = "tests/serve/test_native.py"
 SECURITY = "tests/serve/test_security.py"
 STEPS = "tests/decoding/test_steps.py"
@@ -32,9 +33,16 @@ SERVING = (
     Mutation(
         "serve: what nobody waits for is computed",
         "saccade/serve/engine.py",
-        "return self.abandoned or monotonic() > self.deadline",
+        "return bool(_gone[self.slot]) or monotonic() > self.deadline",
         "return False",
         (ENGINE,),
+    ),
+    Mutation(
+        "serve: a signal to all processes ends the model before its answers",
+        "saccade/engines/processes.py",
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)",
+        "signal.signal(signal.SIGTERM, signal.SIG_DFL)",
+        (LIVE,),
     ),
     Mutation(
         "serve: a client may name a file of permitted outputs",

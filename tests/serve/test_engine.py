@@ -171,7 +171,7 @@ def test_what_nobody_waits_for_is_not_begun(engine: Engine) -> None:
     gone, kept = work(model, "gone"), work(model, "kept")
     engine.submit(gone)
     engine.submit(kept)
-    gone.abandoned = True
+    gone.abandon()
     model.gate.set()
     assert texts(kept) == ["KEPT"]
     assert ["gone"] not in model.batches
@@ -186,7 +186,8 @@ def test_a_request_that_ends_between_its_batches_leaves_the_queue_as_it_was(engi
         model.gate.clear()
         engine.submit(large)
         assert model.begun.wait(5)
-        large.abandoned = spoil == "gone"
+        if spoil == "gone":
+            large.abandon()
         model.gate.set()
         with pytest.raises(RequestError):
             large.future.result(5)
@@ -208,7 +209,7 @@ def test_streams_beyond_the_budget_do_not_join_a_large_one(engine: Engine) -> No
     with engine._changed:
         assert engine._gather() == [(large, 4)]
         assert list(engine.waiting) == [small]
-    small.abandoned = True
+    small.abandon()
     model.gate.set()
 
 
@@ -285,7 +286,7 @@ def test_a_stream_that_is_abandoned_ends_at_the_next_token(engine: Engine) -> No
     engine.submit(one)
     while len(got) < 3:
         sleep(0.001)
-    one.abandoned = True
+    one.abandon()
     seen = len(model.batches)
     sleep(0.1)
     assert len(model.batches) <= seen + 2

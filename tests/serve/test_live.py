@@ -1,8 +1,11 @@
 """A server that listens: many clients at once, too many, slow ones, and some that go away."""
 
 import asyncio
+import io
 import json
+import logging
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -15,10 +18,11 @@ from typing import Any
 import pytest
 import uvicorn
 
+from saccade.data.parallel import cores
 from saccade.runs.run import Run
 from saccade.serve.engine import Call
 from saccade.serve.http import application
-from saccade.serve.running import listening
+from saccade.serve.running import BatchedLog, listening
 from saccade.serve.service import Service
 from saccade.serve.settings import ServeSettings
 from tests.helpers import GOLDEN
@@ -241,6 +245,48 @@ def test_on_sigterm_what_was_accepted_is_answered_and_the_exit_is_0(load: Any) -
     assert found["readyz"] == 503
     assert found["statuses of accepted requests"] == {200: 3}
     assert found["exit"] == 0
+
+
+def processes_of(parent: int) -> set[int]:
+    """Those that any thread of a process has forked."""
+    tasks = Path(f"/proc/{parent}/task").glob("*/children")
+    return {int(child) for task in tasks for child in task.read_text().split()}
+
+
+@pytest.mark.skipif(sys.platform != "linux" or cores() < 2, reason="models share the one process")
+def test_a_model_computes_in_a_process_of_its_own_which_a_signal_to_all_leaves(load: Any) -> None:
+    with load.serving(GOLDEN / "transformer", "--threads", "1") as (server, port):
+        models = processes_of(server.pid)
+        assert len(models) == 1
+        before = processor_seconds(*models)
+        for model in models:
+            os.kill(model, signal.SIGTERM)
+        found = asyncio.run(load.at_once(port, 4, TEXTS[:20], load.predict))
+        assert [answer.status for answer in found] == [200] * 20
+        assert processes_of(server.pid) == models
+        assert processor_seconds(*models) > before
+
+
+def processor_seconds(process: int) -> float:
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_a_killed_model_is_begun_anew(load: Any) -> None:
+    with load.serving(GOLDEN / "transformer", "--threads", "1") as (server, port):
+        for model in processes_of(server.pid):
+            os.kill(model, signal.SIGKILL)
+        found = asyncio.run(load.at_once(port, 1, TEXTS[:4], load.predict))
+        assert [answer.status for answer in found][-1] == 200
+
+
+def test_the_log_is_written_in_order_and_whole() -> None:
+    stream = io.StringIO()
+    log = BatchedLog(stream)
+    for i in range(1000):
+        log.handle(logging.makeLogRecord({"msg": "line %d", "args": (i,)}))
+    log.flush()
+    assert stream.getvalue() == "".join(f"line {i}\n" for i in range(1000))
 
 
 # --- the command ----------------------------------------------------------------------------------
