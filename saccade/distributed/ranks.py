@@ -7,12 +7,10 @@ bit. Gradients go through memory that all of them map, orders and notes through 
 
 import mmap
 import os
-import signal
 import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -25,7 +23,6 @@ from torch import Tensor, nn
 
 from saccade.errors import TrainingError
 
-PARENT_CHECK_SECONDS = 0.25
 START_SECONDS = 120.0  # for a process to come up
 
 
@@ -216,19 +213,6 @@ class Follower(SharedRanks):
         self.connection.send(note)
         notes: list[Any] = self.connection.recv()
         return notes
-
-
-def end_with_parent() -> None:
-    """From now on, end this process when its parent has ended, however that was."""
-    parent = os.getppid()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the leader
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(PARENT_CHECK_SECONDS)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 def local(tensor: Tensor) -> Tensor:

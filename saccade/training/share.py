@@ -6,6 +6,8 @@ is one of the others: it opens the run, stands where the checkpoint stood (an em
 beginning), and does as the leader says.
 """
 
+import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +17,8 @@ from pathlib import Path
 import torch
 
 from saccade.data.batches import Loader
-from saccade.distributed.ranks import Follower, Leader, Ranks, end_with_parent
+from saccade.data.parallel import exit_with_parent
+from saccade.distributed.ranks import Follower, Leader, Ranks
 from saccade.runs.folder import read_config
 from saccade.runs.machine import tune_malloc
 from saccade.runs.start import first_weights
@@ -59,7 +62,8 @@ def follow(trainer: Trainer, loader: Loader, ranks: Follower) -> None:
 def main() -> None:
     folder, checkpoint, *numbers = sys.argv[1:]
     rank, size, connection, file = map(int, numbers)
-    end_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the leader
+    exit_with_parent(os.getppid())
     torch.set_num_threads(1)
     tune_malloc()
     ready = reopen(read_config(Path(folder)), Path(folder))
