@@ -22,13 +22,18 @@ from saccade.plan.hardware import Hardware
 from saccade.plan.layers import layers_of
 from saccade.plan.layout import Layout
 from saccade.plan.subject import Subject, sampled, shape_of
-from saccade.runs.machine import LONG_ENOUGH_SECONDS, has_half_products
+from saccade.runs.machine import (
+    BUSY,
+    HALF_GAIN,
+    LONG_ENOUGH_SECONDS,
+    PROCESSES_GAIN,
+    exchange_seconds,
+    has_half_products,
+)
 
 TRIED_SECONDS = 20.0  # for two ways, at most
 TRIED_BATCHES = 8
 REPEATS = 2  # of each: the mean counts, as the machine may have other work
-BUSY = 1.12  # a core is slower while the others work, too
-PROCESSES_GAIN, HALF_GAIN = 1.05, 1.15  # what a way has to gain, as in training
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +87,8 @@ def tried(subject: Subject, hardware: Hardware) -> Timing | None:
         """The seconds of a step: a batch takes what its FLOPs take, at the rate of those tried."""
         seconds = _seconds(network, some, way)
         flops = [_flops(network, shape_of(batch, network)) for batch in some[: len(seconds)]]
-        return sum(seconds) / sum(flops) * mean * subject.batches + update
+        exchange = exchange_seconds(count) if way.processes > 1 else 0.0
+        return sum(seconds) / sum(flops) * mean * subject.batches + update + exchange
 
     ways = _ways(subject)
     step = step_by(ways[0])

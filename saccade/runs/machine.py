@@ -127,6 +127,16 @@ def choose_precision(train: c.Train, device: torch.device) -> torch.dtype:
 
 
 LONG_ENOUGH_SECONDS = 120.0  # of training, which are worth looking for the fastest way
+# What several processes, and numbers of 8 bits of precision, have to gain to be worth it.
+PROCESSES_GAIN, HALF_GAIN = 1.05, 1.15
+BUSY = 1.12  # a core is slower while the others work, too
+EXCHANGE_NANOSECONDS = 0.6  # for each weight, of one core, measured
+NOTES_SECONDS = 0.001  # for the notes that processes exchange in a step
+
+
+def exchange_seconds(weights: int) -> float:
+    """How long the processes of one machine take to exchange the gradients of a step."""
+    return 1e-9 * EXCHANGE_NANOSECONDS * weights + NOTES_SECONDS
 
 
 def has_half_products() -> bool:

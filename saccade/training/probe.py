@@ -13,7 +13,14 @@ import torch
 from saccade.data.batches import Batch
 from saccade.data.parallel import cores
 from saccade.distributed.ranks import Ranks, possible
-from saccade.runs.machine import LONG_ENOUGH_SECONDS, has_half_products
+from saccade.runs.machine import (
+    BUSY,
+    HALF_GAIN,
+    LONG_ENOUGH_SECONDS,
+    PROCESSES_GAIN,
+    exchange_seconds,
+    has_half_products,
+)
 from saccade.training.gradients import Gradients
 from saccade.training.preflight import expected, time_of
 from saccade.training.stop import Stop
@@ -21,12 +28,7 @@ from saccade.training.trainer import Trainer
 
 MOST_STEP_SECONDS = 1.0  # that a step usually takes: a run of few steps is not even tried
 BATCHES = 3  # that are tried each way
-# What a way has to gain to be worth it: several processes, and numbers of 8 bits of precision.
-PROCESSES_GAIN, HALF_GAIN = 1.05, 1.15
-# For each weight, in nanoseconds of one core, measured: an update, and an exchange of gradients.
-UPDATE, EXCHANGE = 1.0, 0.6
-NOTES_SECONDS = 0.001  # for the notes that processes exchange in a step
-BUSY = 1.12  # a core is slower while the others work, too
+UPDATE_NANOSECONDS = 1.0  # for each weight, of one core, measured
 
 
 class Way(NamedTuple):
@@ -94,7 +96,8 @@ def seconds(trainer: Trainer, way: Way, batches: list[Batch], stop: Stop) -> flo
     """How long a step takes this way, with its update; the weights stay as they are."""
     threads, gradients = torch.get_num_threads(), trainer.gradients
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[way.precision]
-    weights = 1e-9 * sum(p.numel() for p in trainer.parameters)
+    weights = sum(p.numel() for p in trainer.parameters)
+    update = 1e-9 * UPDATE_NANOSECONDS * weights
     seed = trainer.task.config.seed
     trainer.gradients = Gradients(
         trainer.network, trainer.parameters, trainer.device, dtype, trainer.scaler, seed
@@ -108,5 +111,5 @@ def seconds(trainer: Trainer, way: Way, batches: list[Batch], stop: Stop) -> flo
         trainer.gradients = gradients
         torch.set_num_threads(threads)
     if way.processes == 1:
-        return step + weights * UPDATE / threads
-    return BUSY * step + weights * (UPDATE + EXCHANGE) + NOTES_SECONDS
+        return step + update / threads
+    return BUSY * step + update + exchange_seconds(weights)
