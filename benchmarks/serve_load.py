@@ -481,11 +481,13 @@ def serving(run: Path, *options: str) -> Iterator[tuple["subprocess.Popen[str]",
                 break
         else:
             raise SystemExit("".join(lines))
-        drained = subprocess.Popen(["cat"], stdin=server.stderr, stdout=subprocess.DEVNULL)
-        yield server, int(match[1])
-        server.terminate()
-        server.wait(60)
-        drained.wait(60)
+        with subprocess.Popen(["cat"], stdin=server.stderr, stdout=subprocess.DEVNULL):
+            try:
+                yield server, int(match[1])
+                server.terminate()
+                server.wait(60)
+            finally:
+                server.kill()
     finally:
         server.kill()
         server.wait()

@@ -25,6 +25,7 @@ from saccade.serve.served import names_of
 from saccade.serve.service import Service
 from saccade.serve.settings import ServeSettings
 
+BACKLOG = 2048  # connections that wait to be accepted
 DRAIN_SECONDS = 0.5  # at least, in which whoever watches /readyz sees that the server ends
 LOG_SECONDS = 0.2  # between two writes of the log
 MAX_LOG_LINES = 100_000  # that wait to be written
@@ -153,6 +154,7 @@ def listening(settings: ServeSettings) -> socket.socket:
         if os.name == "posix":
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
+        listener.listen(BACKLOG)  # at once: the runs may be loaded before uvicorn has begun
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise ConfigError(

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -299,11 +300,15 @@ def command(*arguments: str, **environment: str) -> "subprocess.CompletedProcess
     )  # fmt: skip
 
 
+def test_a_port_that_was_named_takes_connections_at_once() -> None:
+    with listening(ServeSettings(port=0)) as listener:
+        socket.create_connection(listener.getsockname(), timeout=5).close()
+
+
 def test_mistakes_are_a_line_and_exit_2(tmp_path: Path) -> None:
     run = str(GOLDEN / "transformer")
     (tmp_path / "config.toml").write_text("nonsense")
     taken = listening(ServeSettings(port=0))
-    taken.listen()
     port = str(taken.getsockname()[1])
     for arguments, word in (
         ([str(tmp_path / "nothing")], "no such directory"),
