@@ -303,6 +303,11 @@ class EditDecoder(Decoder):
     def loss(
         self, inputs: Inputs, targets: Padded, state: EditState, smoothing: float = 0.0
     ) -> tuple[Loss, EditState]:
-        log_probs, state = self(inputs, state)
         gold = targets.real(targets.values)
-        return label_loss(targets.real(log_probs), gold, smoothing), state
+        if smoothing or state.places is not None:
+            log_probs, state = self(inputs, state)
+            return label_loss(targets.real(log_probs), gold, smoothing), state
+        hidden, state = self.hidden(inputs, state)
+        log_p = self.attention.log_likelihood(hidden, targets.values, state.source.tree)
+        total = -targets.real(log_p).sum()
+        return Loss(total, total.detach(), gold.numel()), state

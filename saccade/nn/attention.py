@@ -5,11 +5,13 @@ B batch, S source positions, T target positions, D width, H heads, K head width.
 """
 
 from math import inf, sqrt
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from saccade.nn.cache import KeysValues, Past
 from saccade.nn.dropout import dropout
@@ -145,10 +147,31 @@ def tanh_of_sums(
     """
     plain = torch.is_grad_enabled() or query.device.type != "cpu" or query.dtype != torch.float32
     if plain or float(query.abs().amax()) > MAX_QUERY_FOR_EXP:
-        return torch.tanh(query.unsqueeze(2) + keys.unsqueeze(1))
+        return tanh(query.unsqueeze(2) + keys.unsqueeze(1))
     left, right = (2 * query).exp(), (2 * keys).exp()
     both = left.unsqueeze(2) * right.unsqueeze(1)
     return both.add_(1.0).reciprocal_().mul_(-2.0).add_(1.0)
+
+
+def tanh(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """tanh x; on a CPU as 2 sigmoid(2x) - 1, which torch computes five times as fast."""
+    if x.device.type != "cpu" or x.dtype != torch.float32:
+        return torch.tanh(x)
+    return _Tanh.apply(x)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class _Tanh(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        y = (2.0 * x).sigmoid_().mul_(2.0).sub_(1.0)
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, slope: Tensor) -> Tensor:
+        (y,) = ctx.saved_tensors
+        return torch.ops.aten.tanh_backward(slope, y)  # type: ignore[no-any-return]
 
 
 Score = Dot | General | Additive | Concat

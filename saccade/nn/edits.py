@@ -11,20 +11,22 @@ Wu & Cotterell 2019, arxiv.org/abs/1905.06319 (exact hard monotonic attention).
 """
 
 from math import log
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
+from saccade.nn.attention import tanh_of_sums
 from saccade.nn.dropout import Dropout
 from saccade.nn.padded import Memory
-from saccade.nn.products import Linear
+from saccade.nn.products import Linear, linear
 from saccade.nn.watch import is_watched, record
 
 LOG_ZERO = -1e4  # log of a probability that is 0; finite, so that no gradient is NaN
-# Added to the logits of what is no token, at first: with them a pass has about the pace of the
-# source, and alignments are learned from there.
+# Added to the logits of what is no token: with them a pass has about the pace of the source at
+# first, and alignments are learned from there.
 MOVE, COPY, DELETE = 1.0, 1.0, -1.5  # above the log of the number of tokens
 
 
@@ -141,34 +143,125 @@ class Edits(nn.Module):
         said = torch.cat([said[..., : self.end], ended, said[..., self.end + 1 :]], -1)
         return said, Places(hidden[:, -1], (stood - total)[:, -1])
 
+    def log_likelihood(
+        self, hidden: Float[Tensor, "N T D"], targets: Int[Tensor, "N T"], source: EditSource
+    ) -> Float[Tensor, "N T"]:
+        """Log-probabilities of whole targets, token by token, from the mark before the first.
+
+        The same numbers as `forward` gives, but of no other token: a fraction of its memory.
+        """
+        logits = self._logits(hidden, source)
+        chosen = targets.view(source.keys.size(0), -1, 1, 1).expand(*logits.insert.shape[:-1], 1)
+        insert_total, inserted = _Chosen.apply(logits.insert, chosen)  # type: ignore[no-untyped-call]
+        write_total, written = _Chosen.apply(logits.write, chosen)  # type: ignore[no-untyped-call]
+        acts = self._acts(logits, insert_total, write_total, source)
+        written = written - acts.write_total
+        if source.copied is not None:
+            copied = source.copied.unsqueeze(1).expand(*logits.write.shape).gather(3, chosen)
+            written = torch.logaddexp(written, acts.copy + copied.squeeze(3))
+        if source.real is not None:
+            written = written.masked_fill(~source.real[:, None], LOG_ZERO)
+        N, T = targets.shape
+        tables = (inserted - acts.insert_total, written, acts.move, acts.delete)
+        insert, write, move, delete = (table.reshape(N, T, -1) for table in tables)
+        gone = nn.functional.pad(delete[..., 1:].cumsum(-1), (1, 0))  # (N, T, P)
+        at = move.new_full((N, move.size(-1)), LOG_ZERO)
+        at[:, 0] = 0.0
+        found = []
+        for t in range(T):
+            reached = arrivals(at, move[:, t], gone[:, t])
+            new = nn.functional.pad(reached[:, :-1], (1, 0), value=LOG_ZERO) + write[:, t]
+            at = torch.logaddexp(at + insert[:, t], new)
+            total = at.logsumexp(-1, keepdim=True)
+            found.append(torch.where(targets[:, t] == self.end, reached[:, -1], total[:, 0]))
+            at = at - total
+        return torch.stack(found, 1)
+
     def moves(self, hidden: Float[Tensor, "N Q D"], source: EditSource) -> Moves:
         """Several rows may share a source, as hypotheses about it do; see `Attention`."""
-        N, Q, D = hidden.shape
-        M, V = source.keys.size(0), self.size
-        asked = self.query(hidden).view(M, -1, 1, D)
-        joint = self.drop(torch.tanh(asked + source.keys.unsqueeze(1)))  # (M, n, P, D)
-        never = torch.zeros(V, device=hidden.device)
-        never[self.end] = LOG_ZERO
-        move, copy, delete = (self.acts(joint).float() + log(V)).unbind(-1)
-        inserted = self.insert(joint).float() + never
-        inserted = torch.cat([inserted, (move + MOVE).unsqueeze(-1)], -1).log_softmax(-1)
-        insert, move = inserted[..., :-1], inserted[..., -1]
-        said = self.output(joint.to(self.start.weight.dtype))  # whose weights stay single precision
-        written = [said.float() + never, (delete + DELETE).unsqueeze(-1)]
-        if (copied := source.copied) is not None:
-            can = copied.amax(-1)  # (M, P): LOG_ZERO where nothing can be copied
-            written.append((copy + COPY + can.unsqueeze(1)).unsqueeze(-1))
-        table = torch.cat(written, -1).log_softmax(-1)
-        write, delete = table[..., :V], table[..., V]
-        if copied is not None:
-            write = torch.logaddexp(write, table[..., V + 1 :] + copied.unsqueeze(1))
+        N, Q, _ = hidden.shape
+        logits = self._logits(hidden, source)
+        insert_total, write_total = logits.insert.logsumexp(-1), logits.write.logsumexp(-1)
+        acts = self._acts(logits, insert_total, write_total, source)
+        insert = logits.insert - acts.insert_total.unsqueeze(-1)
+        write = logits.write - acts.write_total.unsqueeze(-1)
+        if source.copied is not None:
+            write = torch.logaddexp(write, acts.copy.unsqueeze(-1) + source.copied.unsqueeze(1))
         if source.real is not None:
-            padding = ~source.real[:, None]
-            write = write.masked_fill(padding.unsqueeze(-1), LOG_ZERO)
-            delete = delete.masked_fill(padding, 0.0)
-        return Moves(
-            *(part.reshape(N, Q, *part.shape[2:]) for part in (insert, move, write, delete))
+            write = write.masked_fill(~source.real[:, None, :, None], LOG_ZERO)
+        tables = (insert, acts.move, write, acts.delete)
+        return Moves(*(table.reshape(N, Q, *table.shape[2:]) for table in tables))
+
+    def _logits(self, hidden: Float[Tensor, "N Q D"], source: EditSource) -> "_Logits":
+        """What is scored for each token at each position of a source; n rows share one."""
+        M, V = source.keys.size(0), self.size
+        queries = self.query(hidden).view(M, -1, hidden.size(-1))
+        joint = self.drop(tanh_of_sums(queries, source.keys))  # (M, n, P, D)
+        layers = (self.insert, self.output, self.acts)
+        weight = torch.cat([layer.weight.to(joint.dtype) for layer in layers])
+        never = torch.zeros(V, device=hidden.device)
+        never[self.end] = LOG_ZERO  # it is said by reaching the end of the source
+        shifts = (never, never, never.new_tensor([MOVE, COPY, DELETE]) + log(V))
+        bias = torch.cat(
+            [
+                shift if layer.bias is None else layer.bias + shift
+                for layer, shift in zip(layers, shifts, strict=True)
+            ]
         )
+        logits = linear(joint, weight, bias.to(joint.dtype)).float()
+        return _Logits(*torch.split(logits, [V, V, 1, 1, 1], -1))
+
+    def _acts(
+        self,
+        logits: "_Logits",
+        insert_total: Float[Tensor, "M n P"],
+        write_total: Float[Tensor, "M n P"],
+        source: EditSource,
+    ) -> "_Acts":
+        """Log-probabilities of what is no token, and the normalisers of what is."""
+        move, copy, delete = (part.squeeze(-1) for part in logits[2:])
+        insert_total = torch.logaddexp(insert_total, move)
+        write_total = torch.logaddexp(write_total, delete)
+        if source.copied is not None:
+            copy = copy + source.copied.amax(-1).unsqueeze(1)  # LOG_ZERO where nothing can be
+            write_total = torch.logaddexp(write_total, copy)
+        delete = delete - write_total
+        if source.real is not None:
+            delete = delete.masked_fill(~source.real[:, None], 0.0)
+        return _Acts(move - insert_total, copy - write_total, delete, insert_total, write_total)
+
+
+class _Logits(NamedTuple):
+    insert: Float[Tensor, "M n P V"]
+    write: Float[Tensor, "M n P V"]
+    move: Float[Tensor, "M n P 1"]
+    copy: Float[Tensor, "M n P 1"]
+    delete: Float[Tensor, "M n P 1"]
+
+
+class _Acts(NamedTuple):
+    move: Float[Tensor, "M n P"]
+    copy: Float[Tensor, "M n P"]  # means nothing where nothing is copied
+    delete: Float[Tensor, "M n P"]
+    insert_total: Float[Tensor, "M n P"]  # log of the sum over all tokens, and moving on
+    write_total: Float[Tensor, "M n P"]  # the same, with copying and deleting
+
+
+class _Chosen(torch.autograd.Function):
+    """The log of the sum over a row of logits, and one of them, whose slopes are made together."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
+        total = logits.logsumexp(-1)
+        ctx.save_for_backward(logits, chosen, total)
+        return total, logits.gather(-1, chosen).squeeze(-1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, of_total: Tensor, of_chosen: Tensor) -> tuple[Tensor, None]:
+        logits, chosen, total = ctx.saved_tensors
+        slope = (logits - total.unsqueeze(-1)).exp_().mul_(of_total.unsqueeze(-1))
+        return slope.scatter_add_(-1, chosen, of_chosen.unsqueeze(-1)), None
 
 
 def arrivals(

@@ -532,6 +532,13 @@ MODELS = (
         ("tests/nn/test_edits.py",),
     ),
     Mutation(
+        "edits: padding is written at in training",
+        "saccade/nn/edits.py",
+        "written = written.masked_fill(~source.real[:, None], LOG_ZERO)",
+        "pass",
+        ("tests/nn/test_edits.py",),
+    ),
+    Mutation(
         "edits: the end of a source is copied",
         "saccade/nn/edits.py",
         "held[..., self.end] = False",
@@ -541,9 +548,16 @@ MODELS = (
     Mutation(
         "edits: padding is written at",
         "saccade/nn/edits.py",
-        "write = write.masked_fill(padding.unsqueeze(-1), LOG_ZERO)",
+        "write = write.masked_fill(~source.real[:, None, :, None], LOG_ZERO)",
         "pass",
         (f"{LAWS}::test_padding_is_invisible_and_a_batch_is_its_rows",),
+    ),
+    Mutation(
+        "tanh: the slope of another function",
+        "saccade/nn/attention.py",
+        "torch.ops.aten.tanh_backward(slope, y)",
+        "slope * y * (1 - y)",
+        ("tests/nn/test_attention.py",),
     ),
     Mutation(
         "ensembles: the product of what its members say",

@@ -20,6 +20,7 @@ from saccade.nn.attention import (
     SelfAttention,
     additive_mask,
     attend,
+    tanh,
     tanh_of_sums,
 )
 from saccade.nn.cache import Past
@@ -41,17 +42,29 @@ def test_tanh_of_sums_is_tanh_of_sums(left: list[float], right: list[float]) -> 
     assert error <= 4e-7 + (plain - exact).abs().max()
 
 
+@given(st.lists(st.floats(-120, 120, width=32), min_size=1, max_size=9))
+def test_tanh_is_tanh_and_so_is_its_slope(numbers: list[float]) -> None:
+    x = torch.tensor(numbers, requires_grad=True)
+    exact = x.detach().double().requires_grad_()
+    tanh(x).sum().backward()
+    torch.tanh(exact).sum().backward()
+    assert x.grad is not None
+    assert exact.grad is not None
+    assert (tanh(x) - torch.tanh(exact)).abs().max() <= 3e-7
+    assert (x.grad - exact.grad).abs().max() <= 6e-7
+
+
 def test_its_shortcut_is_taken_without_gradients_alone() -> None:
     query, keys = torch.randn(2, 3, 4), torch.randn(2, 5, 4)
     with torch.no_grad():
         short = tanh_of_sums(query, keys)
-    plain = torch.tanh(query.unsqueeze(2) + keys.unsqueeze(1))
+    plain = tanh(query.unsqueeze(2) + keys.unsqueeze(1))
     assert not torch.equal(short, plain)
     assert torch.equal(tanh_of_sums(query, keys), plain)
     with torch.no_grad():
         assert torch.equal(
             tanh_of_sums(30 * query.sign(), keys),
-            torch.tanh(30 * query.sign().unsqueeze(2) + keys.unsqueeze(1)),
+            tanh(30 * query.sign().unsqueeze(2) + keys.unsqueeze(1)),
         )
 
 

@@ -61,11 +61,12 @@ def test_a_target_has_the_probability_of_all_ways_to_write_it(copies: bool) -> N
     assert torch.allclose(log_p.exp(), by_hand, rtol=1e-4)
 
 
+@pytest.mark.parametrize("real", [None, 3])
 @pytest.mark.parametrize("copies", [False, True])
-def test_what_comes_next_has_probability_one(copies: bool) -> None:
+def test_what_comes_next_has_probability_one(copies: bool, real: int | None) -> None:
     module = edits(copies)
     with torch.no_grad():
-        source = module.prepare(memory(2, 5, real=3))
+        source = module.prepare(memory(2, 5, real))
         said, _ = module(torch.randn(2, 4, DIM), torch.tensor([[2, 5, 5, 1]] * 2), source, None)
     assert torch.allclose(said.exp().sum(-1), torch.ones(2, 4), atol=1e-5)
 
@@ -91,3 +92,26 @@ def test_no_gradient_is_lost_where_a_target_has_ended() -> None:
     for name, parameter in module.named_parameters():
         assert parameter.grad is not None, name
         assert bool(parameter.grad.isfinite().all()), name
+
+
+@pytest.mark.parametrize("copies", [False, True])
+def test_a_likelihood_and_its_slopes_are_those_of_all_that_could_be_said(copies: bool) -> None:
+    module = edits(copies)
+    hidden = torch.randn(2, 4, DIM, requires_grad=True)
+    targets = torch.tensor([[5, 1, 6, END], [4, END, 0, 0]])  # the second is padded
+    real = torch.tensor([[True] * 4, [True, True, False, False]])
+    inputs = torch.cat([torch.tensor([[2], [2]]), targets[:, :-1]], 1)
+    found, slopes = [], []
+    for whole in (True, False):
+        source = module.prepare(memory(2, 5, real=4))
+        if whole:
+            said = module(hidden, inputs, source, None)[0]
+            log_p = said.gather(2, targets.unsqueeze(2)).squeeze(2)
+        else:
+            log_p = module.log_likelihood(hidden, targets, source)
+        found.append(log_p[real])
+        parameters = list(module.parameters())
+        slopes.append(torch.autograd.grad(log_p[real].sum(), [hidden, *parameters]))
+    assert torch.allclose(*found, atol=1e-5)
+    for one, other in zip(*slopes, strict=True):
+        assert torch.allclose(one, other, atol=1e-4)
