@@ -253,3 +253,37 @@ def test_n_grams_are_probabilities_and_the_longer_fit_better() -> None:
             assert total == pytest.approx(1.0)
         fits.append(model.nll(rows))
     assert fits == sorted(fits, reverse=True)
+
+
+def test_a_sweep_trains_what_it_has_not_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import sweep
+
+    lines = "".join(f"{word}\t{word[::-1]}\n" for word in ("ab", "abc", "cab", "bca", "bb", "ca"))
+    for name in ("train.tsv", "dev.tsv"):
+        (tmp_path / name).write_text(lines)
+    monkeypatch.setenv("SACCADE_DATA", str(tmp_path))
+    monkeypatch.setattr(sweep, "RECORDS", tmp_path / "sweep.jsonl")
+    monkeypatch.setattr(sweep, "GROUPS", {"tiny": [sweep.DataSet("x", "train.tsv", "dev.tsv")]})
+    candidate = "train.steps=2 encoder.dim=16 decoder.dim=16"
+    for _ in range(2):
+        sweep.run_all(["tiny"], [candidate], seeds=1, sets="")
+    (record,) = sweep.records()
+    assert (record["set"], record["changes"], record["seed"]) == ("x", candidate, 1)
+    assert 0 <= record["error"] <= 100
+
+
+def test_a_set_is_judged_by_what_was_best_on_the_others() -> None:
+    import sweep
+
+    errors = {"": (5, 30, 20), "a": (10, 20, 25), "b": (30, 25, 15)}
+    found = [
+        {"group": "g", "set": name, "changes": changes, "seed": 1, "error": float(error)}
+        for changes, row in errors.items()
+        for name, error in zip("xyz", row, strict=True)
+    ]
+    lines = sweep.table(found).splitlines()
+    assert lines[2] == "| defaults | 5.0 | 30.0 | 20.0 | 18.33 |"
+    # without x b is best (40), without y defaults (25), without z a (30)
+    assert lines[-1] == "| chosen on the others | 30.0 | 30.0 | 25.0 | 28.33 |"
