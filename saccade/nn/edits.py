@@ -197,19 +197,23 @@ class Edits(nn.Module):
         M, V = source.keys.size(0), self.size
         queries = self.query(hidden).view(M, -1, hidden.size(-1))
         joint = self.drop(tanh_of_sums(queries, source.keys))  # (M, n, P, D)
+        shift = torch.zeros(2 * V + 3, device=hidden.device)
+        shift[[self.end, V + self.end]] = LOG_ZERO  # it is said by reaching the end of the source
+        shift[2 * V :] = shift.new_tensor([MOVE, COPY, DELETE]) + log(V)
+        logits = self._product(joint).float() + shift
+        return _Logits(*torch.split(logits, [V, V, 1, 1, 1], -1))
+
+    def _product(self, joint: Float[Tensor, "M n P D"]) -> Float[Tensor, "M n P F"]:
+        """What the three layers make of the same vectors; in training as one product."""
+        if not torch.is_grad_enabled():  # they may be packed
+            write = self.output(joint.to(self.start.weight.dtype))  # which stays single precision
+            return torch.cat([self.insert(joint).float(), write, self.acts(joint).float()], -1)
         layers = (self.insert, self.output, self.acts)
         weight = torch.cat([layer.weight.to(joint.dtype) for layer in layers])
-        never = torch.zeros(V, device=hidden.device)
-        never[self.end] = LOG_ZERO  # it is said by reaching the end of the source
-        shifts = (never, never, never.new_tensor([MOVE, COPY, DELETE]) + log(V))
-        bias = torch.cat(
-            [
-                shift if layer.bias is None else layer.bias + shift
-                for layer, shift in zip(layers, shifts, strict=True)
-            ]
-        )
-        logits = linear(joint, weight, bias.to(joint.dtype)).float()
-        return _Logits(*torch.split(logits, [V, V, 1, 1, 1], -1))
+        biases = [
+            weight.new_zeros(self.size) if (b := layer.bias) is None else b for layer in layers
+        ]
+        return linear(joint, weight, torch.cat([b.to(joint.dtype) for b in biases]))
 
     def _acts(
         self,
