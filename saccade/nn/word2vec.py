@@ -25,7 +25,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 BLOCKS_AT_ONCE = 40  # whose slopes are taken at the same place
-MOST_SLOPES = 8.0  # of a part, by which a row moves: of small vocabularies the sums would diverge
+# A row moves by at most so many of its slopes in a part. In a small vocabulary all rows have very
+# many and move at once: with more than the least there, they diverge.
+LEAST_SLOPES, MOST_SLOPES = 8.0, 32.0
+ROWS_PER_SLOPE = 32  # that a lane reads
 LANES = 2  # of a step, whatever the number of cores, which so changes nothing
 
 
@@ -142,10 +145,11 @@ class _Moved:
         self.values = table.index_select(0, self.rows)
 
     def move(self, index: Tensor, by: Tensor) -> None:
-        """A row that comes more often than MOST_SLOPES moves by so many times the mean."""
+        """A row with more slopes than the limit moves by the limit times their mean."""
         index, by = index.flatten(), by.flatten(0, -2)
+        limit = min(max(len(self.rows) / ROWS_PER_SLOPE, LEAST_SLOPES), MOST_SLOPES)
         times = torch.bincount(index, minlength=len(self.rows)).to(by.dtype)
-        by *= (MOST_SLOPES / times).clamp_(max=1.0)[index, None]
+        by *= (limit / times).clamp_(max=1.0)[index, None]
         self.values.scatter_add_(0, index[:, None].expand_as(by), by)
 
     def slopes(self, rate: float) -> Tensor:

@@ -47,7 +47,7 @@ WORDS = (
     Mutation(
         "word2vec: a row that is read often moves by the sum of all",
         "saccade/nn/word2vec.py",
-        "by *= (MOST_SLOPES / times).clamp_(max=1.0)[index, None]",
+        "by *= (limit / times).clamp_(max=1.0)[index, None]",
         "by *= 1.0",
         (f"{WORD2VEC}::test_a_row_that_comes_often_in_a_part_moves_by_so_many_slopes_at_most",),
     ),

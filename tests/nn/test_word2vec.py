@@ -124,10 +124,17 @@ def test_only_rows_that_were_read_have_a_slope() -> None:
     assert sorted(v.grad._indices()[0].tolist()) == sorted(read)  # type: ignore[union-attr]
 
 
-def test_a_row_that_comes_often_in_a_part_moves_by_so_many_slopes_at_most() -> None:
-    index = torch.tensor([[0] * 100, [1] * 3 + [2] * 97])
-    moved = word2vec._Moved(torch.zeros(4, 2), index)
-    moved.move(moved.index[:, :100], torch.ones(2, 100, 2))
-    most = word2vec.MOST_SLOPES
-    torch.testing.assert_close(moved.values, torch.tensor([[most] * 2, [3.0] * 2, [most] * 2]))
-    assert moved.rows.tolist() == [0, 1, 2]
+@pytest.mark.parametrize(
+    ("others", "most"), [(0, word2vec.LEAST_SLOPES), (5000, word2vec.MOST_SLOPES)]
+)
+def test_a_row_with_many_slopes_moves_by_fewer_the_smaller_the_vocabulary(
+    others: int, most: float
+) -> None:
+    often = torch.tensor([[0] * 100 + [1] * 3 + [2] * 97])
+    rare = torch.arange(3, 3 + others).view(1, -1)
+    moved = word2vec._Moved(torch.zeros(3 + others, 2), torch.cat([often, rare], 1))
+    moved.move(moved.index, torch.ones(1, 200 + others, 2))
+    expected = torch.ones(3 + others, 2)
+    expected[:3] = torch.tensor([[most], [3.0], [most]])
+    torch.testing.assert_close(moved.values, expected)
+    assert moved.rows.tolist() == list(range(3 + others))
