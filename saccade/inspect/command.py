@@ -12,7 +12,7 @@ from saccade.inspect.figures import draw
 from saccade.inspect.page import page
 from saccade.inspect.probes import probe
 from saccade.inspect.strange import strange
-from saccade.inspect.view import OPTIONS, SEARCHED, WHOLE, kinds, view
+from saccade.inspect.view import OPTIONS, SEARCHED, WITHOUT_INPUT, kinds, view
 from saccade.runs.run import Run, load
 from saccade.tasks.forecast import Forecast
 from saccade.tasks.generate import GeneratingTask
@@ -51,14 +51,14 @@ def look(
     own = kinds(run)
     if not kind and not item:
         raise ConfigError(
-            f"missing input; for views of the run itself use --view {'|'.join(WHOLE)}, "
+            f"missing input; for views of the run itself use --view {'|'.join(WITHOUT_INPUT)}, "
             "--curves or --worst 20"
         )
     if kind and kind not in OPTIONS:
         raise ConfigError(f"no view {kind!r}: of this run there are {', '.join(own)}")
-    if kind and kind not in WHOLE and not item:
+    if kind and kind not in WITHOUT_INPUT and not item:
         raise DataError(f"--view {kind}: missing input")
-    shown = [kind] if kind else [k for k in own if k not in WHOLE]
+    shown = [kind] if kind else [k for k in own if k not in WITHOUT_INPUT]
     shown = shown if kind or (out and out.suffix == ".html") else usual(shown, options)
     needed = [name for name in options if not any(name in OPTIONS[k] for k in shown)]
     if needed:

@@ -59,7 +59,7 @@ OPTIONS: dict[str, set[str]] = {
     "embeddings": {"word", "n", "points"},
 }
 SEARCHED = ("attention", "tree", "tokens", "saliency", "flow")  # whose output may be searched for
-WHOLE = ("positions", "embeddings")  # of a run, whatever the input
+WITHOUT_INPUT = ("positions", "embeddings")  # views of the run itself
 
 
 def kinds(run: Run) -> list[str]:
