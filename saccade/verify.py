@@ -244,7 +244,7 @@ def resuming_is_never_having_stopped(sample: Sample) -> Law:
         if path is not None:
             restore(trainer, path)
         for event in loop.train(trainer, ready.train, dev, few, stop):
-            stop.asked |= getattr(event, "step", 0) >= last
+            stop.requested |= getattr(event, "step", 0) >= last
 
     with tempfile.TemporaryDirectory(prefix="saccade-verify-") as name:
         straight, halted = Path(name) / "straight", Path(name) / "halted"

@@ -116,7 +116,7 @@ NN = (
     Mutation(
         "probe: half precision is taken for any gain",
         "saccade/training/probe.py",
-        'half = HALF_GAIN if way.precision != "fp32" else 1.0',
+        'half = HALF_GAIN if mode.precision != "fp32" else 1.0',
         "half = 1.0",
         ("tests/training/test_probe.py",),
     ),
