@@ -115,7 +115,7 @@ def test_a_step_is_many_steps_of_sgd_in_two_lanes(  # type: ignore[no-untyped-de
     assert float(found.detach()) == pytest.approx(lost, rel=1e-9)
 
 
-def test_only_rows_that_were_read_have_a_slope() -> None:
+def test_only_rows_that_were_read_have_a_gradient() -> None:
     some = blocks(many=1, w=2, r=1, noise=2)
     u, v = tables()
     skipgram_loss(u, v, some, 0.1).backward()
@@ -124,10 +124,10 @@ def test_only_rows_that_were_read_have_a_slope() -> None:
     assert sorted(v.grad._indices()[0].tolist()) == sorted(read)  # type: ignore[union-attr]
 
 
-def test_a_row_that_comes_often_in_a_part_moves_by_so_many_slopes_at_most() -> None:
+def test_a_row_that_comes_often_in_a_part_moves_by_so_many_gradients_at_most() -> None:
     index = torch.tensor([[0] * 100, [1] * 3 + [2] * 97])
-    moved = word2vec._Moved(torch.zeros(4, 2), index)
-    moved.move(moved.index[:, :100], torch.ones(2, 100, 2))
-    most = word2vec.MOST_SLOPES
+    moved = word2vec._UpdatedRows(torch.zeros(4, 2), index)
+    moved.update(moved.index[:, :100], torch.ones(2, 100, 2))
+    most = word2vec.MAX_GRADIENTS
     torch.testing.assert_close(moved.values, torch.tensor([[most] * 2, [3.0] * 2, [most] * 2]))
     assert moved.rows.tolist() == [0, 1, 2]
