@@ -162,7 +162,9 @@ def widened(padded: Padded) -> Padded:
     beside = (0, 0) * (padded.values.dim() - 2)  # the numbers of a vector
     view = padded.view
     if view is not None:
-        view = View(*(F.pad(part, (0, 7)) for part in (view.order, view.sight, view.places)))
+        view = View(
+            *(F.pad(part, (0, 7)) for part in (view.key_order, view.query_order, view.position_ids))
+        )
     return Padded(F.pad(padded.values, (*beside, 0, 7)), padded.lengths, words, view)
 
 

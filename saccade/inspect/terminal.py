@@ -73,7 +73,7 @@ def _lines(view: View) -> list[str]:
 def shaded(
     values: Any, rows: Sequence[str] = (), columns: Sequence[str] = (), most: float | None = None
 ) -> list[str]:
-    """A matrix as shades, with names if it has some; of a large one the corner."""
+    """A matrix as shades, with names if it has some; of a large one the first rows and columns."""
     values = values[:MAX_ROWS, :MAX_COLUMNS]
     rows, columns = rows[:MAX_ROWS], columns[:MAX_COLUMNS]
     top = most or float(abs(values).max()) or 1.0
@@ -104,14 +104,14 @@ def _tree(view: View) -> list[str]:
     nodes = view["nodes"]
     below, best = children(view), best_path(view)
     lines = [one_line(view["text"])]
-    waiting = [(i, 0) for i in reversed(below.get(None, []))]
-    while waiting:
-        i, depth = waiting.pop()
+    stack = [(i, 0) for i in reversed(below.get(None, []))]
+    while stack:
+        i, depth = stack.pop()
         node, mark = nodes[i], "*" if i in best else " "
         lines.append(
             f"{mark}{'  ' * depth}{one_line(node['token'])}  {node['score']:.4f}  {node['fate']}"
         )
-        waiting += [(j, depth + 1) for j in reversed(below.get(i, []))]
+        stack += [(j, depth + 1) for j in reversed(below.get(i, []))]
     return lines
 
 
@@ -128,7 +128,7 @@ def _tokens(view: View) -> list[str]:
 
 
 def signed_bars(rows: Sequence[tuple[str, float]], width: int = 20) -> list[str]:
-    """A bar for each number, to the left of a line or to its right."""
+    """A bar for each number, to the left or the right of an axis."""
     most = max((abs(value) for _, value in rows), default=0.0) or 1.0
     left = max((len(name) for name, _ in rows), default=0)
     lines = []
@@ -163,20 +163,20 @@ def _speech(view: View) -> list[str]:
     lines = [one_line(view["text"])]
     weights = unpacked(view["weights"])
     for i, token in enumerate(view["tokens"]):
-        heard = float(weights[i].argmax()) * view["seconds"]
+        time = float(weights[i].argmax()) * view["seconds"]
         times = f"\t{spoken[i][0]:.2f}-{spoken[i][1]:.2f} s by CTC" if i < len(spoken) else ""
-        lines.append(f"{one_line(token)}\t{heard:.2f} s{times}")
+        lines.append(f"{one_line(token)}\t{time:.2f} s{times}")
     return lines
 
 
 def sparkline(values: Sequence[float | None], width: int = 60) -> str:
-    """Numbers as a line of small bars; of many, means."""
-    there = [value for value in values if value is not None]
-    if not there:
+    """Numbers as a line of small bars; means, if there are many."""
+    known = [value for value in values if value is not None]
+    if not known:
         return ""
-    size = max(1, -(-len(there) // width))
+    size = max(1, -(-len(known) // width))
     means = [
-        sum(there[i : i + size]) / len(there[i : i + size]) for i in range(0, len(there), size)
+        sum(known[i : i + size]) / len(known[i : i + size]) for i in range(0, len(known), size)
     ]
     low, high = min(means), max(means)
     step = (high - low) / (len(BARS) - 1) or 1.0
@@ -194,9 +194,9 @@ def _curves(view: View) -> list[str]:
                 curves.setdefault(f"dev {name}", []).append(value)
         left = max(map(len, curves))
         for name, values in curves.items():
-            there = [value for value in values if value is not None]
-            if there:
-                ends = f"{there[0]:.4g} to {there[-1]:.4g}"
-                best = f", least {min(there):.4g}, most {max(there):.4g}"
+            known = [value for value in values if value is not None]
+            if known:
+                ends = f"{known[0]:.4g} to {known[-1]:.4g}"
+                best = f", least {min(known):.4g}, most {max(known):.4g}"
                 lines.append(f"  {name:<{left}}  {sparkline(values)}  {ends}{best}")
     return lines

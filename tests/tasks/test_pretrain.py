@@ -75,17 +75,17 @@ def test_what_is_measured_on_never_changes_and_training_rows_do_unless_told(
     ready = prepare(config, tmp_path)
     task = ready.task
     assert isinstance(task, Fill)
-    first, again = (task.measured_rows(ready.dev.tokens)[0] for _ in range(2))
+    first, again = (task.dev_rows(ready.dev.tokens)[0] for _ in range(2))
     assert (first.sources[0].values == again.sources[0].values).all()
     epochs = [task.epoch(ready.train, n) for n in range(2)]
-    rows = [epoch.make(epoch, 3) for epoch in epochs]
+    rows = [epoch.sample(epoch, 3) for epoch in epochs]
     assert rows[0].target.tolist() != rows[1].target.tolist()
     still = config.task.model_copy(
         update={"objective": config.task.objective.model_copy(update={"dynamic": False})}
     )
     task = Fill(config.model_copy(update={"task": still}), task.target)
     epochs = [task.epoch(ready.train, n) for n in range(2)]
-    rows = [epoch.make(epoch, 3) for epoch in epochs]
+    rows = [epoch.sample(epoch, 3) for epoch in epochs]
     assert rows[0].target.tolist() == rows[1].target.tolist()
     assert (epochs[0].order != epochs[1].order).any()
     assert sorted(epochs[0].order) == list(range(len(epochs[0].bounds) - 1))
