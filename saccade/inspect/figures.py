@@ -19,6 +19,7 @@ from saccade.inspect.packing import (
     best_path,
     children,
     map_title,
+    or_nan,
     unpacked,
 )
 from saccade.inspect.speech import SpeechAlignment, draw_speech
@@ -159,7 +160,7 @@ def _tree(view: View) -> Any:
                 [depth[parent], depth[i]], [place[parent], place[i]], color=colour, linewidth=0.7
             )
         axes.text(
-            depth[i], place[i], f"{visible(node['token'])} {node['score']:.2f}",
+            depth[i], place[i], f"{visible(node['token'])} {or_nan(node['score']):.2f}",
             color=colour, fontsize=6, va="center", fontweight="bold" if i in best else "normal",
             bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6},
         )  # fmt: skip
@@ -193,7 +194,12 @@ def _tokens(view: View) -> Any:
 
 def _saliency(view: View) -> Any:
     output = view["text"] if view["position"] is None else view["target"][view["position"]]
-    figure = _bars(view["tokens"], view["scores"], f"{view['method']}, {view['explains']}", True)
+    figure = _bars(
+        view["tokens"],
+        [or_nan(x) for x in view["scores"]],
+        f"{view['method']}, {view['explains']}",
+        True,
+    )
     error = view.get("completeness_error")
     more = "" if error is None else f"; completeness error {error:.2g}"
     figure.axes[0].set_title(f"for: {visible(output)[:60]}{more}", fontsize="small")

@@ -2,7 +2,7 @@
 
 from base64 import b64decode, b64encode
 from collections.abc import Iterable
-from math import isfinite
+from math import isfinite, nan
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,11 @@ def number(value: float) -> float | None:
 def log_prob(value: float) -> float | None:
     """A log-probability with five decimals; None if it is not finite."""
     return round(float(value), DIGITS) if isfinite(value) else None
+
+
+def or_nan(value: float | None) -> float:
+    """A number of a view, which is None where it was not finite."""
+    return nan if value is None else value
 
 
 def numbers(values: Tensor | Iterable[float]) -> list[float | None]:

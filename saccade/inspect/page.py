@@ -21,6 +21,7 @@ from saccade.inspect.packing import (
     best_path,
     children,
     map_title,
+    or_nan,
     unpacked,
 )
 
@@ -272,9 +273,9 @@ def _attention(view: View) -> str:
         for h, thumb in enumerate(one["thumbs"]):
             worth = ""
             if "importance" in one:
-                worth = f", worth {one['importance'][h]:.3f} nats"
+                worth = f", worth {or_nan(one['importance'][h]):.3f} nats"
             small = picture(unpacked(thumb), thumb["max"] or 1.0, 4)
-            text = f"head {h}: entropy {one['entropy'][h]:.2f} nats{worth}"
+            text = f"head {h}: entropy {or_nan(one['entropy'][h]):.2f} nats{worth}"
             cards.append(f"<figure>{small}<figcaption>{text}</figcaption></figure>")
         parts.append(f'<div class="heads">{"".join(cards)}</div>')
     return "".join(parts)
@@ -338,7 +339,7 @@ def _saliency(view: View) -> str:
     error = view.get("completeness_error")
     note = "" if error is None else f"; completeness error {error:.2g}"
     head = f"<p>{escaped(view['method'])}, for {show(said)}: {escaped(view['explains'])} "
-    head += f"{view['value']:.4g}{note}. Blue speaks for it, red against.</p>"
+    head += f"{or_nan(view['value']):.4g}{note}. Blue speaks for it, red against.</p>"
     titles = [f"{x:.4f}" for x in scores]
     rows = zip(view["tokens"], scores, strict=True)
     return head + coloured(view["tokens"], scores, titles) + bars(rows)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from saccade.inspect import probes, strange
-from saccade.inspect.packing import axis_names, best_path, children, unpacked
+from saccade.inspect.packing import axis_names, best_path, children, or_nan, unpacked
 from saccade.runs.printing import one_line
 
 View = dict[str, Any]
@@ -92,10 +92,10 @@ def shaded(
 def _attention(view: View) -> list[str]:
     lines = [one_line(view["text"]), *shaded(unpacked(view["map"]), *axis_names(view)), ""]
     for number, module in enumerate(view["modules"]):
-        entropy = " ".join(f"{x:.2f}" for x in module["entropy"])
+        entropy = " ".join(f"{or_nan(x):.2f}" for x in module["entropy"])
         line = f"{number}\t{module['path']}\t{module['type']}\tentropy {entropy}"
         if "importance" in module:
-            line += "\timportance " + " ".join(f"{x:.3f}" for x in module["importance"])
+            line += "\timportance " + " ".join(f"{or_nan(x):.3f}" for x in module["importance"])
         lines.append(line)
     return lines
 
@@ -108,9 +108,8 @@ def _tree(view: View) -> list[str]:
     while stack:
         i, depth = stack.pop()
         node, mark = nodes[i], "*" if i in best else " "
-        lines.append(
-            f"{mark}{'  ' * depth}{one_line(node['token'])}  {node['score']:.4f}  {node['fate']}"
-        )
+        token, score = one_line(node["token"]), or_nan(node["score"])
+        lines.append(f"{mark}{'  ' * depth}{token}  {score:.4f}  {node['fate']}")
         stack += [(j, depth + 1) for j in reversed(below.get(i, []))]
     return lines
 
@@ -127,15 +126,18 @@ def _tokens(view: View) -> list[str]:
     return lines
 
 
-def signed_bars(rows: Sequence[tuple[str, float]], width: int = 20) -> list[str]:
-    """A bar for each number, to the left or the right of an axis."""
-    most = max((abs(value) for _, value in rows), default=0.0) or 1.0
+def signed_bars(rows: Sequence[tuple[str, float | None]], width: int = 20) -> list[str]:
+    """A bar for each number, to the left or the right of an axis; none for what is not finite."""
+    most = max((abs(value) for _, value in rows if value is not None), default=0.0) or 1.0
     left = max((len(name) for name, _ in rows), default=0)
     lines = []
     for name, value in rows:
-        bar = "█" * round(abs(value) / most * width)
-        sides = (f"{bar:>{width}}", "") if value < 0 else (" " * width, bar)
-        lines.append(f"{one_line(name):>{left}} {value:9.4f} {sides[0]}|{sides[1]}".rstrip())
+        size = value or 0.0
+        bar = "█" * round(abs(size) / most * width)
+        sides = (f"{bar:>{width}}", "") if size < 0 else (" " * width, bar)
+        lines.append(
+            f"{one_line(name):>{left}} {or_nan(value):9.4f} {sides[0]}|{sides[1]}".rstrip()
+        )
     return lines
 
 
@@ -154,7 +156,8 @@ def _flow(view: View) -> list[str]:
     lines = ["|dL/dx_i| of each position", *signed_bars(rows)]
     if view["states"] is not None:
         lines += ["", f"|dh_t/dh_i| in {view['module']}, by distance"]
-        lines += [f"{i}\t{x:.3g}" for i, x in enumerate(view["by_distance"]) if i & (i - 1) == 0]
+        distances = enumerate(view["by_distance"])
+        lines += [f"{i}\t{or_nan(x):.3g}" for i, x in distances if i & (i - 1) == 0]
     return lines
 
 

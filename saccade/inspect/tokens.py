@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from saccade.errors import ConfigError
+from saccade.errors import ConfigError, DataError
 from saccade.inspect.case import GeneratedCase, LanguageModelCase
 from saccade.inspect.opening import (
     Item,
@@ -133,6 +133,8 @@ def _masked(run: Run, task: Fill, item: Item, target: str, count: int) -> dict[s
     assert isinstance(network, TokenPredictor)
     row = np.array(task.encode_masked(text, ()))
     samples = task.samples_of_each(row[: task.room])
+    if not samples:
+        raise DataError("the vocabulary has no token of this text: there is nothing to predict")
 
     def gold_and_log_probs(logits: Tensor, gold: Tensor) -> Tensor:
         return torch.cat([gold[:, None].float(), logits.log_softmax(-1)], 1)

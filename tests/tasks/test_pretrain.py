@@ -197,6 +197,14 @@ def test_fill_prints_the_text_with_what_was_missing(
     assert all(text.startswith("a ") and text.endswith(" b") for _, text in lines)
 
 
+def test_a_text_without_known_words_has_no_tokens_to_look_at(tmp_path: Path) -> None:
+    run_through(settings("masked", tmp_path, steps=2), tmp_path / "run")
+    run = saccade.load(tmp_path / "run")
+    assert len(view(run, "w1 unheard", "tokens")["tokens"]) == 1
+    with pytest.raises(DataError, match="the vocabulary has no token of this text"):
+        view(run, "unheard", "tokens")
+
+
 def test_a_run_that_never_filled_in_says_so(tmp_path: Path) -> None:
     run_through(settings("causal", tmp_path, steps=2), tmp_path / "run")
     with pytest.raises(ConfigError, match="'causal' has not learned to fill in <mask>"):
