@@ -228,7 +228,7 @@ def resume(
                 with stop.interruptible():
                     config, _, seen = fill(raw, str(folder / "config.toml"))
             except Interrupted:
-                yield events.Finished(0, "stopped", {}, 0.0, stopped=True)
+                yield _stopped()
                 return
             config = with_raised_limits(config, settings)
             with writing(folder):
@@ -245,7 +245,7 @@ def resume(
                     checkpoints.recover(saves)
                 path, problems = checkpoints.latest(saves)
         except Interrupted:
-            yield events.Finished(0, "stopped", {}, 0.0, stopped=True)
+            yield _stopped()
             return
         if problems and path is None:
             raise CheckpointError("\n".join(problems[:5]))
@@ -261,7 +261,7 @@ def resume(
                 ready = _reopened(own_paths(with_root(config, root), folder), folder)
         except Interrupted:
             at = checkpoints.step_of(path) if path else 0
-            yield events.Finished(at, "stopped", {}, 0.0, stopped=True)
+            yield _stopped(at)
             return
         device = choose_device(config.train.device)
         try:  # before memory is allocated for a network that the checkpoint does not fit
@@ -273,6 +273,11 @@ def resume(
         except ConfigError as error:
             raise CheckpointError(f"{folder / 'config.toml'}: {error}") from None
         yield from _train(ready, network, folder, path, stop, began)
+
+
+def _stopped(step: int = 0, seconds: float = 0.0) -> events.Finished:
+    """The end of a run that is stopped before training begins or is continued."""
+    return events.Finished(step, "stopped", {}, seconds, stopped=True)
 
 
 def _reopened(config: c.Config, folder: Path) -> Prepared:
@@ -322,7 +327,7 @@ def _prepare(
             files.sync(folder)  # before the run is marked as prepared
             write_config(folder, config, prepared=True)
     except Interrupted:
-        yield events.Finished(0, "stopped", {}, 0.0, stopped=True)
+        yield _stopped()
         return
     yield from (events.Noticed(line) for line in report)
     yield from _train(ready, network, folder, None, stop, began)
@@ -350,7 +355,7 @@ def _train(
     try:
         mode = _fastest(trainer, ready, stop) if checkpoint is None and world is None else None
     except Interrupted:
-        yield events.Finished(0, "stopped", {}, 0.0, stopped=True)
+        yield _stopped()
         return
     if mode is not None:
         if mode != PLAIN:
@@ -376,7 +381,7 @@ def _train(
         if world is None:  # it measures a single process
             yield from preflight(trainer, ready, stop)
     except Interrupted:
-        yield events.Finished(trainer.at.step, "stopped", {}, trainer.at.seconds, stopped=True)
+        yield _stopped(trainer.at.step, trainer.at.seconds)
         return
     if config.train.minutes:  # preparation counts, up to half of them
         trainer.at.seconds += min(perf_counter() - began, 30 * config.train.minutes)
