@@ -69,7 +69,7 @@ def curve(folder: Path, layout: dict[str, Any]) -> list[float]:
         ranks = Alike(world, layout_of(parallel, world.size), choose_device("cpu"))
         parallelize(network, ranks.mesh, parallel)
     trainer = Trainer(ready.task, network, folder, ranks)
-    split = None if ranks is None else ranks.part
+    split = None if ranks is None else ranks.row_range
     loader = Loader(partial(ready.task.epoch, ready.train), 0, split)
     found, epoch, index = [], 0, 0
     while len(found) < STEPS:
@@ -86,7 +86,7 @@ def one_of(folder: Path, result: Path) -> None:
     """One process of those that go through all layouts of as many."""
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if (world := join()) is not None:
-        world.limit(300.0)
+        world.set_timeout(300.0)
     found = [(size, layout, curve(folder, layout)) for layout in LAYOUTS[size]]
     if world is None or world.rank == 0:
         result.write_text(json.dumps(found))

@@ -162,7 +162,9 @@ def widened(padded: Padded) -> Padded:
     beside = (0, 0) * (padded.values.dim() - 2)  # the numbers of a vector
     view = padded.view
     if view is not None:
-        view = View(*(F.pad(part, (0, 7)) for part in (view.order, view.sight, view.places)))
+        view = View(
+            *(F.pad(part, (0, 7)) for part in (view.key_order, view.query_order, view.position_ids))
+        )
     return Padded(F.pad(padded.values, (*beside, 0, 7)), padded.lengths, words, view)
 
 
@@ -244,7 +246,7 @@ def resuming_is_never_having_stopped(sample: Sample) -> Law:
         if path is not None:
             restore(trainer, path)
         for event in loop.train(trainer, ready.train, dev, few, stop):
-            stop.asked |= getattr(event, "step", 0) >= last
+            stop.requested |= getattr(event, "step", 0) >= last
 
     with tempfile.TemporaryDirectory(prefix="saccade-verify-") as name:
         straight, halted = Path(name) / "straight", Path(name) / "halted"

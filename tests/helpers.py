@@ -96,7 +96,7 @@ def until(step: int | None, events: Callable[[Stop], Iterator[Any]]) -> Iterator
     stop = Stop()
     with mock.patch.object(loop, "REPORT_SECONDS", 0.0):  # every step is reported
         for event in events(stop):
-            stop.asked |= step is not None and getattr(event, "step", 0) >= step
+            stop.requested |= step is not None and getattr(event, "step", 0) >= step
             yield event
 
 

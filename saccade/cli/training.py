@@ -49,8 +49,8 @@ def train(
             from saccade.setup.paths import refuse_paths
 
             refuse_paths(gather_settings(data, task, dev, settings)[0], out)
+        from saccade.training.launched import agreed, follow, launched_job
         from saccade.training.session import fill, new_folder, start
-        from saccade.training.together import agreed, follow, meeting
 
         def gathered() -> tuple[dict[str, Any], str]:
             raw, where = gather_settings(data, task, dev, settings)
@@ -60,7 +60,7 @@ def train(
                 raw["start"] = {**raw.get("start", {}), "run": str(from_run)}
             return raw, where
 
-        with meeting(stop) as world:
+        with launched_job(stop) as world:
             raw, where = agreed(world, gathered, lambda found: found[0]["data"].get("train"))
             if world is not None and world.rank:
                 raise typer.Exit(follow(world, stop))
@@ -94,8 +94,8 @@ def resume(
     with Stop() as stop:
         from saccade.config import assign_text
         from saccade.runs.folder import flat, read_settings
+        from saccade.training.launched import agreed, follow, launched_job
         from saccade.training.session import resume as go_on
-        from saccade.training.together import agreed, follow, meeting
 
         def gathered() -> tuple[dict[str, Any], Any]:
             then, _ = read_settings(run)  # is it a run at all?
@@ -104,7 +104,7 @@ def resume(
                 assign_text(raw, setting)
             return raw, then
 
-        with meeting(stop) as world:
+        with launched_job(stop) as world:
             raw, _ = agreed(world, gathered, lambda found: None)
             if world is not None and world.rank:
                 raise typer.Exit(follow(world, stop))

@@ -1,8 +1,8 @@
-"""The layout of processes: which rows of a batch, and which part of the weights, are whose.
+"""The layout of ranks: which rows of a batch, and which shard of the weights, each of them has.
 
-Rank r of a layout (data, shard, tensor) stands at ((d * shard) + s) * tensor + t: those that share
-the heads are neighbours, and so on one machine. Rows are divided among data x shard, so the rows of
-a rank, and with them an epoch's order, are a function of (seed, epoch, batch, layout).
+In a layout (data, shard, tensor) rank ((d * shard) + s) * tensor + t has the coordinates (d, s, t):
+a tensor-parallel group has neighbouring ranks, and so is on one machine. Rows are divided among
+data x shard, so the rows of a rank are a function of (seed, epoch, batch, layout).
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,12 +32,12 @@ class Layout(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """Among how many the rows of a batch are divided."""
+        """The number of parts that the rows of a batch are divided into."""
         return self.data * self.shard
 
     @property
-    def whole(self) -> bool:
-        """Whether every process has all weights."""
+    def replicated(self) -> bool:
+        """Whether every rank has all weights."""
         return self.shard == self.tensor == 1
 
     def __str__(self) -> str:
@@ -45,25 +45,25 @@ class Layout(NamedTuple):
 
 
 def layout_of(parallel: c.Parallel, size: int) -> Layout:
-    """The layout that a configuration asks for; ConfigError where `size` processes are not it."""
+    """The layout of a configuration; ConfigError if it is not one of `size` processes."""
     data, shard, tensor = parallel.data, parallel.shard, parallel.tensor
-    asked = max(data, 1) * max(shard, 1) * tensor
-    left = size // asked
+    given = max(data, 1) * max(shard, 1) * tensor
+    rest = size // given  # for the dimension that is 0: as large as possible
     if not data and shard:
-        data = left
+        data = rest
     elif not shard:
-        data, shard = max(data, 1), left
-    if data * shard * tensor != size or not left:
-        wanted = " x ".join(
+        data, shard = max(data, 1), rest
+    if data * shard * tensor != size or not rest:
+        configured = " x ".join(
             f"{name} {'any' if n == 0 else n}"
             for name, n in zip(NAMES, (parallel.data, parallel.shard, parallel.tensor), strict=True)
         )
-        several = not parallel.data or not parallel.shard
-        needed = f"a multiple of {asked}" if several else str(asked)
+        flexible = not parallel.data or not parallel.shard
+        needed = f"a multiple of {given}" if flexible else str(given)
         raise ConfigError(
-            f"parallel: {wanted} needs {needed} processes, and there {'is' if size == 1 else 'are'}"
-            f" {size}: start as many (torchrun --nproc-per-node N -m saccade ...), or change "
-            "the table [parallel]"
+            f"parallel: {configured} needs {needed} processes, and there "
+            f"{'is' if size == 1 else 'are'} {size}: start as many (torchrun --nproc-per-node N -m "
+            "saccade ...), or change the table [parallel]"
         )
     if parallel.sequence and tensor == 1:
         raise ConfigError("parallel: sequence is for tensor > 1: set it to false, or raise tensor")
@@ -73,35 +73,34 @@ def layout_of(parallel: c.Parallel, size: int) -> Layout:
 
 
 class MeshRanks(Ranks):
-    """This process in a layout of those that were started together."""
+    """This rank in a layout of processes that a launcher has started."""
 
-    together = True
+    launched = True
 
     def __init__(self, world: World, layout: Layout, device: torch.device):
         self.world, self.layout = world, layout
         self.rank, self.size = world.rank, world.size
-        self.row = self.rank // layout.tensor  # of those that divide the rows
+        self.row_part = self.rank // layout.tensor  # which of `layout.rows` is this rank's
         self.mesh: DeviceMesh = init_device_mesh(device.type, layout, mesh_dim_names=NAMES)
-        self.replicas: Any = self._replicas()  # the group whose gradients are added up here
+        self.replicas: Any = self._replicas()  # the group whose gradients are reduced here
         for group in (*(self.mesh.get_group(name) for name in NAMES), self.replicas):
             if group is not None and group is not dist.group.WORLD:
                 _set_timeout(group, world.timeout)
 
     def _replicas(self) -> Any:
-        """The processes that have the same part of the weights, and other rows."""
-        found = None
+        """The group of ranks with the same shard of the weights, and other rows."""
+        own = None
         for t in range(self.layout.tensor):
             group = dist.new_group(list(range(t, self.size, self.layout.tensor)))
-            found = group if self.rank % self.layout.tensor == t else found
-        return found
+            own = group if self.rank % self.layout.tensor == t else own
+        return own
 
     def __str__(self) -> str:
         return str(self.layout)
 
     @property
     def lockstep(self) -> bool:  # type: ignore[override]
-        """Whether a forward pass is done together: then all do as many."""
-        return not self.layout.whole
+        return not self.layout.replicated
 
     @property
     def evaluates(self) -> bool:
@@ -111,63 +110,61 @@ class MeshRanks(Ranks):
     def stopping(self) -> bool:  # type: ignore[override]
         return self.world.stopping
 
-    def part(self, rows: int) -> tuple[int, int]:
-        first, last = (-(-rows * i // self.layout.rows) for i in (self.row, self.row + 1))
+    def row_range(self, rows: int) -> tuple[int, int]:
+        first, last = (-(-rows * i // self.layout.rows) for i in (self.row_part, self.row_part + 1))
         return first, last
 
-    def order(self, *what: Any) -> None:
+    def command(self, *command: Any) -> None:
         if self.rank == 0:
-            self.world.order(*what)
+            self.world.command(*command)
 
-    def exchange(self, note: Any) -> list[Any]:
-        return self.world.exchange(note)
+    def all_gather(self, value: Any) -> list[Any]:
+        return self.world.all_gather(value)
 
-    def add(self, gradients: Sequence[Tensor | None], note: Any) -> list[Any]:
-        """Sum gradients over those with other rows; the notes of one rank for each part of rows.
+    def all_reduce(self, gradients: Sequence[Tensor | None], value: Any) -> list[Any]:
+        """Sum gradients over replicas; returns the values of one rank for each part of the rows.
 
-        Sharded ones are summed where they are made, by FSDP.
+        FSDP reduces sharded gradients itself, in the backward pass.
         """
         if self.layout.shard == 1 and self.layout.data > 1:
             with self.world.guarded():
-                self._all_reduce(gradients)
-        return self.exchange(note)[:: self.layout.tensor]
+                self._reduce_replicas(gradients)
+        return self.all_gather(value)[:: self.layout.tensor]
 
-    def _all_reduce(self, gradients: Sequence[Tensor | None]) -> None:
-        there = []
+    def _reduce_replicas(self, gradients: Sequence[Tensor | None]) -> None:
+        tensors = []
         for parameter, gradient in zip(self.parameters, gradients, strict=True):
             if not parameter.requires_grad:
                 continue
             if gradient is None:  # another rank may have one
                 parameter.grad = gradient = torch.zeros_like(parameter)
-            there.append(local(gradient))
-        flat = torch.cat([g.reshape(-1) for g in there])
+            tensors.append(local(gradient))
+        flat = torch.cat([t.reshape(-1) for t in tensors])
         dist.all_reduce(flat, group=self.replicas)
-        parts = torch.split(flat, [g.numel() for g in there])
-        torch._foreach_copy_(there, [part.view_as(g) for part, g in zip(parts, there, strict=True)])
+        parts = torch.split(flat, [t.numel() for t in tensors])
+        sums = [part.view_as(t) for part, t in zip(parts, tensors, strict=True)]
+        torch._foreach_copy_(tensors, sums)
 
-    def sync(self, network: nn.Module, last: bool) -> None:
-        """Say whether the next backward pass is the last of a step: then FSDP sums gradients."""
+    def set_gradient_sync(self, network: nn.Module, last: bool) -> None:
         if isinstance(network, FSDPModule):
             network.set_requires_gradient_sync(last)
 
     @contextmanager
     def all_threads(self) -> Iterator[None]:
-        yield  # the others work, too
+        yield  # the other ranks evaluate, too
 
-    def norm(self, gradients: Sequence[Tensor]) -> Tensor:
-        """The norm of all gradients together, wherever their parts are."""
-        if self.layout.whole:
+    def gradient_norm(self, gradients: Sequence[Tensor]) -> Tensor:
+        if self.layout.replicated:
             return torch.nn.utils.get_total_norm(gradients)
         total = torch.zeros((), dtype=torch.float64, device=local(gradients[0]).device)
         for gradient in gradients:
-            parts = 1  # processes that have different parts of it
+            shards = 1  # how many the gradient is divided into; other ranks have copies
             if isinstance(gradient, DTensor):
                 for size, placement in zip(
                     gradient.device_mesh.shape, gradient.placements, strict=True
                 ):
-                    parts *= 1 if placement.is_replicate() else size
-            share = parts / self.size
-            total += local(gradient).double().square().sum() * share
+                    shards *= 1 if placement.is_replicate() else size
+            total += local(gradient).double().square().sum() * (shards / self.size)
         with self.world.guarded():
             dist.all_reduce(total)
         return total.sqrt().float()

@@ -1,7 +1,7 @@
-"""`parallelize(network, mesh, config)`: a network laid out over processes, from outside.
+"""`parallelize(network, mesh, config)`: a network distributed over processes, from outside.
 
 Tensor parallelism first, then activation checkpointing, then FSDP around each block: torch's own
-order. Nothing of it is known in `models` or `nn`.
+order. `models` and `nn` know nothing of it.
 """
 
 import logging
@@ -33,7 +33,7 @@ from saccade.nn.transformer import Block
 
 
 def check(config: c.Config, shard: int, tensor: int, dtype: torch.dtype) -> None:
-    """ConfigError where a network cannot be laid out like this."""
+    """ConfigError where a network cannot be distributed in this way."""
     transformer = any(isinstance(p, c.Transformer) for p in (config.encoder, config.decoder))
     if tensor > 1:
         check_tensor(config, tensor)
@@ -55,7 +55,7 @@ def check(config: c.Config, shard: int, tensor: int, dtype: torch.dtype) -> None
 def parallelize(
     network: nn.Module, mesh: DeviceMesh, config: c.Parallel, dtype: torch.dtype = torch.float32
 ) -> None:
-    """Lay a network out, in place; every process has the same weights before.
+    """Distribute a network in place; before, every process has the same weights.
 
     `mesh` has the dimensions data, shard and tensor.
     """
@@ -64,11 +64,11 @@ def parallelize(
     blocks = [module for module in network.modules() if isinstance(module, Block)]
     if config.checkpoint_activations:
         for block in blocks:
-            block.forward = recomputed(block.forward)  # type: ignore[method-assign]
+            block.forward = checkpointed(block.forward)  # type: ignore[method-assign]
     if mesh["shard"].size() == 1:
         return
     rows = mesh["data", "shard"] if mesh["data"].size() > 1 else mesh["shard"]
-    pinned = mesh.device_type == "cuda"  # else nothing is copied, and there is nobody to pin for
+    pinned = mesh.device_type == "cuda"  # only copies to a GPU need pinned memory
     offload = CPUOffloadPolicy(pin_memory=pinned) if config.offload else OffloadPolicy()
     single = MixedPrecisionPolicy()
     half = MixedPrecisionPolicy(dtype, torch.float32) if dtype != torch.float32 else single
@@ -79,7 +79,7 @@ def parallelize(
     for layer in layers_of_heads(network) if dtype != torch.float32 else ():
         fully_shard(layer, mesh=rows, mp_policy=half, offload_policy=offload)
     fully_shard(network, mesh=rows, mp_policy=single, offload_policy=offload)
-    # Nothing here changes the output of a block in place, which it warns of at the first step.
+    # FSDP warns of views because of in-place changes, which are not made to the output of a block.
     logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor")
     for module in network.modules():
@@ -89,29 +89,29 @@ def parallelize(
 
 
 def layers_of_heads(network: nn.Module) -> list[nn.Module]:
-    """The linear layers that read what blocks have computed, in its number format."""
+    """The linear layers that read the output of blocks, in its number format."""
     heads = [
         m for m in network.modules() if isinstance(m, Pooled | PerToken | CTCHead | BagOfWords)
     ]
     return [layer for head in heads for layer in head.children() if type(layer) is Linear]
 
 
-def recomputed(forward: Callable[..., Any]) -> Callable[..., Any]:
-    """A block's forward pass whose activations are not kept, but computed once more.
+def checkpointed(forward: Callable[..., Any]) -> Callable[..., Any]:
+    """A block's forward pass with activation checkpointing.
 
-    The backward pass may run in another thread, which does not see what was set around this one.
+    The backward pass may recompute in another thread: the context variables are set there again.
     """
 
     @contextmanager
-    def again(slice_then: Any, format_then: torch.dtype | None) -> Any:
+    def recompute_context(rows: Any, dtype: torch.dtype | None) -> Any:
         with ExitStack() as stack:
-            stack.enter_context(slice_of(slice_then))
-            if format_then is not None:
-                stack.enter_context(computing_in(format_then))
+            stack.enter_context(slice_of(rows))
+            if dtype is not None:
+                stack.enter_context(computing_in(dtype))
             yield
 
     def contexts() -> tuple[Any, Any]:
-        return ExitStack(), again(current_slice(), current_format())
+        return ExitStack(), recompute_context(current_slice(), current_format())
 
     def run(*arguments: Any, **named: Any) -> Any:
         if not torch.is_grad_enabled():

@@ -1,8 +1,8 @@
-"""Processes that share each batch: every one computes the gradients of some of its rows.
+"""Data parallelism on one machine: each process computes the gradients of some rows of a batch.
 
-The first one leads: it alone decides, reports and writes. Before a step it tells the others which;
-then all add up their gradients and make the same update, so their weights stay the same bit for
-bit. Gradients go through memory that all of them map, orders and notes through sockets.
+Rank 0 is the leader: it alone decides, reports and writes. It sends a command before each step;
+then all sum their gradients and make the same update, so their weights stay bit for bit the same.
+Gradients are in shared memory, commands and small values go through sockets.
 """
 
 import mmap
@@ -23,49 +23,49 @@ from torch import Tensor, nn
 
 from saccade.errors import TrainingError
 
-START_SECONDS = 120.0  # for a process to come up
+START_SECONDS = 120.0  # for a process to start
 
 
 class Ranks:
-    """This process among those that share each batch; alone, it has nobody to wait for."""
+    """This process among those that share each batch; by itself a single process."""
 
     rank, size = 0, 1
-    lockstep = False  # whether all do each forward pass together, and so as many of them
-    together = False  # whether all evaluate, and stop between two steps alone
-    stopping = False  # whether any of them was asked to stop
-    parameters: Sequence[Tensor] = ()  # whose gradients are added up
+    lockstep = False  # forward passes communicate: all ranks need the same number of them
+    launched = False  # started by a launcher: all ranks evaluate, and stop only between steps
+    stopping = False  # whether any rank was asked to stop
+    parameters: Sequence[Tensor] = ()  # whose gradients are summed
 
     @property
     def evaluates(self) -> bool:
-        """Whether this process needs the weights that predict."""
+        """Whether this rank needs the weights used for prediction."""
         return self.rank == 0
 
-    def part(self, rows: int) -> tuple[int, int]:
-        """Which rows of a batch are this rank's: the first, and the one after the last."""
+    def row_range(self, rows: int) -> tuple[int, int]:
+        """This rank's rows of a batch: the first, and the one after the last."""
         first, last = (-(-rows * rank // self.size) for rank in (self.rank, self.rank + 1))
         return first, last
 
-    def order(self, *what: Any) -> None:
-        """Tell the others what is to be done next."""
+    def command(self, *command: Any) -> None:
+        """Send the other ranks a command: a name and its arguments."""
 
-    def exchange(self, note: Any) -> list[Any]:
-        """Every rank's note, once all have given one."""
-        return [note]
+    def all_gather(self, value: Any) -> list[Any]:
+        """Every rank's value."""
+        return [value]
 
-    def add(self, gradients: Sequence[Tensor | None], note: Any) -> list[Any]:
-        """Sum gradients over all ranks, in place; and every rank's note."""
-        return self.exchange(note)
+    def all_reduce(self, gradients: Sequence[Tensor | None], value: Any) -> list[Any]:
+        """Sum gradients over all ranks, in place; returns every rank's value."""
+        return self.all_gather(value)
 
-    def sync(self, network: nn.Module, last: bool) -> None:
-        """Say whether the next backward pass is the last of a step."""
+    def set_gradient_sync(self, network: nn.Module, last: bool) -> None:
+        """Have FSDP reduce gradients in the next backward pass only if it is a step's last."""
 
-    def norm(self, gradients: Sequence[Tensor]) -> Tensor:
-        """The norm of all gradients together."""
+    def gradient_norm(self, gradients: Sequence[Tensor]) -> Tensor:
+        """The total norm of gradients, whose shards may be on several ranks."""
         return torch.nn.utils.get_total_norm(gradients)
 
     @contextmanager
     def all_threads(self) -> Iterator[None]:
-        """Inside, this process has the cores of all: the others wait."""
+        """Inside, this process uses the cores of all ranks, which wait."""
         before = torch.get_num_threads()
         torch.set_num_threads(max(before, self.size))
         try:
@@ -77,9 +77,9 @@ class Ranks:
 
 
 class SharedRanks(Ranks):
-    """Ranks on one machine, with the gradients of each in memory that all of them map.
+    """Ranks on one machine, with the gradients of each in shared memory.
 
-    There are two buffers, used by turns: nobody writes into one that another may still be reading.
+    There are two buffers, used in turn, so that no rank writes into one that another still reads.
     """
 
     def __init__(self, rank: int, size: int, file: int, parameters: Sequence[Tensor]):
@@ -88,7 +88,7 @@ class SharedRanks(Ranks):
         total = sum(self.sizes)
         memory = mmap.mmap(file, 2 * size * total * 4)
         both = torch.from_numpy(np.frombuffer(memory, np.float32)).view(2, size, total)
-        self.buffers = [list(buffer) for buffer in both]  # of each turn, one for each rank
+        self.buffers = [list(buffer) for buffer in both]  # of each turn, a buffer for each rank
         self.own = [self._views(buffer[rank], parameters) for buffer in self.buffers]
         self.sum = torch.empty(total)
         self.summed = self._views(self.sum, parameters)
@@ -99,27 +99,27 @@ class SharedRanks(Ranks):
         parts = torch.split(flat, self.sizes)
         return [part.view_as(p) for part, p in zip(parts, parameters, strict=True)]
 
-    def add(self, gradients: Sequence[Tensor | None], note: Any) -> list[Any]:
+    def all_reduce(self, gradients: Sequence[Tensor | None], value: Any) -> list[Any]:
         own, ranks = self.own[self.turn], self.buffers[self.turn]
         self.turn = 1 - self.turn
         for view, gradient in zip(own, gradients, strict=True):
             if gradient is None:
                 view.zero_()
-        there = [(v, g) for v, g in zip(own, gradients, strict=True) if g is not None]
-        if there:
-            torch._foreach_copy_([v for v, _ in there], [g for _, g in there])
-        notes = self.exchange(note)
-        torch.add(ranks[0], ranks[1], out=self.sum)  # in the order of ranks: the same bits for all
+        pairs = [(v, g) for v, g in zip(own, gradients, strict=True) if g is not None]
+        if pairs:
+            torch._foreach_copy_([v for v, _ in pairs], [g for _, g in pairs])
+        values = self.all_gather(value)  # after it all buffers are written
+        torch.add(ranks[0], ranks[1], out=self.sum)  # in the order of ranks: the same bits in all
         for other in ranks[2:]:
             self.sum += other
         for parameter, view in zip(self.parameters, self.summed, strict=True):
             if parameter.requires_grad:
                 parameter.grad = view
-        return notes
+        return values
 
 
 class Leader(SharedRanks):
-    """The first rank; it starts the others, as `command` with two file descriptors after it."""
+    """Rank 0; it starts the others by `command`, with their rank and file descriptors appended."""
 
     def __init__(self, size: int, parameters: Sequence[Tensor], command: Sequence[str]):
         self.connections: list[Connection] = []
@@ -129,41 +129,37 @@ class Leader(SharedRanks):
         with tempfile.TemporaryFile(dir=shared) as file:
             file.truncate(bytes_needed)
             for rank in range(1, size):
-                here, there = socket.socketpair()
-                ends = (there.fileno(), file.fileno())
-                child = [*command, str(rank), str(size), *map(str, ends)]
+                own, other = socket.socketpair()
+                inherited = (other.fileno(), file.fileno())
+                child = [*command, str(rank), str(size), *map(str, inherited)]
                 environment = os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-                self.processes.append(subprocess.Popen(child, pass_fds=ends, env=environment))
-                there.close()
-                self.connections.append(Connection(here.detach()))
+                process = subprocess.Popen(child, pass_fds=inherited, env=environment)
+                self.processes.append(process)
+                other.close()
+                self.connections.append(Connection(own.detach()))
             super().__init__(0, size, file.fileno(), parameters)
 
     def ready(self) -> None:
-        """Wait until all have come up."""
-        end = time.monotonic() + START_SECONDS
+        """Wait until all processes have started."""
+        deadline = time.monotonic() + START_SECONDS
         for connection in self.connections:
-            if not connection.poll(max(0.0, end - time.monotonic())):
+            if not connection.poll(max(0.0, deadline - time.monotonic())):
                 raise TrainingError("a process that shares the batches does not start")
             self._receive(connection)
 
-    def order(self, *what: Any) -> None:
+    def command(self, *command: Any) -> None:
         for connection in self.connections:
-            self._send(connection, what)
+            self._send(connection, command)
 
-    def exchange(self, note: Any) -> list[Any]:
-        notes = [note, *(self._receive(connection) for connection in self.connections)]
+    def all_gather(self, value: Any) -> list[Any]:
+        values = [value, *(self._receive(connection) for connection in self.connections)]
         for connection in self.connections:
-            self._send(connection, notes)
-        return notes
+            self._send(connection, values)
+        return values
 
-    def ask(self, *what: Any) -> list[Any]:
-        """Tell the others what to do, and take what each answers."""
-        self.order(*what)
-        return [self._receive(connection) for connection in self.connections]
-
-    def _send(self, connection: Connection, what: Any) -> None:
+    def _send(self, connection: Connection, message: Any) -> None:
         try:
-            connection.send(what)
+            connection.send(message)
         except OSError:
             raise self._lost() from None
 
@@ -188,7 +184,7 @@ class Leader(SharedRanks):
 
 
 class Follower(SharedRanks):
-    """Another rank, which does as it is told."""
+    """Another rank, which carries out the leader's commands."""
 
     def __init__(
         self, rank: int, size: int, connection: int, file: int, parameters: Sequence[Tensor]
@@ -197,36 +193,33 @@ class Follower(SharedRanks):
         os.close(file)
         self.connection = Connection(connection)
 
-    def orders(self) -> Iterator[tuple[Any, ...]]:
-        """What the leader says, until it has gone."""
+    def commands(self) -> Iterator[tuple[Any, ...]]:
+        """The leader's commands, until it ends."""
         try:
-            self.connection.send(None)
+            self.connection.send(None)  # ready
             while True:
                 yield self.connection.recv()
         except (EOFError, OSError):
             return
 
-    def answer(self, what: Any) -> None:
-        self.connection.send(what)
-
-    def exchange(self, note: Any) -> list[Any]:
-        self.connection.send(note)
-        notes: list[Any] = self.connection.recv()
-        return notes
+    def all_gather(self, value: Any) -> list[Any]:
+        self.connection.send(value)
+        values: list[Any] = self.connection.recv()
+        return values
 
 
 def local(tensor: Tensor) -> Tensor:
-    """The part of a tensor that is here: all of it, unless it is one of torch's DTensors."""
+    """This process's shard of a tensor: all of it, unless it is a DTensor."""
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
-def whole(tensor: Tensor) -> Tensor:
-    """All of a tensor, wherever its parts are: for all processes at once."""
+def full_tensor(tensor: Tensor) -> Tensor:
+    """A tensor gathered from its shards; a collective operation."""
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
-def spread(part: Tensor, like: Tensor) -> Tensor:
-    """A tensor of which this process has `part`, as of another one; the memory is the same."""
+def as_sharded(part: Tensor, like: Tensor) -> Tensor:
+    """`part` as this process's shard of a tensor sharded like another; the memory is shared."""
     if not hasattr(like, "to_local"):
         return part
     from torch.distributed.tensor import DTensor
@@ -237,22 +230,22 @@ def spread(part: Tensor, like: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def put(into: Tensor, found: Tensor) -> None:
-    """Copy a whole tensor into one that may be a part of it; without the others."""
+def copy_full(into: Tensor, full: Tensor) -> None:
+    """Copy a full tensor into one that may be sharded; without communication."""
     if hasattr(into, "to_local"):
         from torch.distributed.tensor import DTensor, distribute_tensor
 
         assert isinstance(into, DTensor)
-        found = found.to(into.device, into.dtype)
-        found = distribute_tensor(found, into.device_mesh, into.placements, src_data_rank=None)
-    into.copy_(found)
+        full = full.to(into.device, into.dtype)
+        full = distribute_tensor(full, into.device_mesh, into.placements, src_data_rank=None)
+    into.copy_(full)
 
 
 def is_sharded(network: nn.Module) -> bool:
-    """Whether weights are in parts in several processes, to be gathered where they are used."""
-    return hasattr(network, "unshard")  # of torch's FSDPModule, which takes a while to import
+    """Whether weights are sharded by FSDP, which gathers them where they are used."""
+    return hasattr(network, "unshard")  # of FSDPModule, whose import takes a while
 
 
-def possible() -> bool:
-    """Whether processes can be given file descriptors here."""
+def can_pass_descriptors() -> bool:
+    """Whether a child process can inherit file descriptors here."""
     return sys.platform != "win32"

@@ -1,9 +1,9 @@
-"""The processes that were started together, by torchrun or by whatever sets its variables.
+"""The processes of a job started by torchrun, or by whatever sets its environment variables.
 
-The first one leads, as in `ranks`: it alone decides, reports and writes, and tells the others what
-is next. Orders and notes go through gloo. Every process leaves a beat in the rendezvous' store once
-a second, by which the others find out who has ended or hangs. The store may be in the first process
-(without torchrun it is), so that it may hang with it.
+Rank 0 leads, as in `ranks`: it alone decides, reports and writes, and sends the others commands.
+Commands and small values go through gloo. Every process writes a heartbeat into the rendezvous
+store once a second, by which the others find out which one has ended or hangs. The store may be in
+rank 0 (without torchrun it is), and then hangs with it.
 """
 
 import os
@@ -23,28 +23,28 @@ from torch.distributed.rendezvous import rendezvous
 from saccade.errors import ConfigError, TrainingError
 
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-RENDEZVOUS_SECONDS = 120.0  # for all to come; SACCADE_RENDEZVOUS_SECONDS says otherwise
-ORDER_SECONDS = 30 * 86400.0  # that an order may be waited for: preparing data may take long
-BEAT_SECONDS = 1.0
-SILENT_SECONDS = 4.0  # without a beat: ended, or stopped
+RENDEZVOUS_SECONDS = 120.0  # for all to join; overridden by SACCADE_RENDEZVOUS_SECONDS
+COMMAND_SECONDS = 30 * 86400.0  # timeout of a command: preparing data may take long
+HEARTBEAT_SECONDS = 1.0
+SILENT_SECONDS = 4.0  # without a heartbeat: the process has ended, or is suspended
 
 
-class Lost(TrainingError):  # noqa: N818
-    """One of the processes has ended, or hangs; `said` where another one says so."""
+class LostRankError(TrainingError):
+    """A rank has ended or hangs; `reported` if another rank prints the message."""
 
-    said = False
+    reported = False
 
 
 def launched() -> bool:
-    """Whether this process is one of several that a launcher has started."""
+    """Whether a launcher has started this process as one of several."""
     return "RANK" in os.environ and int(os.environ.get("WORLD_SIZE", "1") or 1) > 1
 
 
 class World:
-    """This process among those that were started together."""
+    """This process in a job of several."""
 
     def __init__(self) -> None:
-        """Meet the others; ConfigError where that fails."""
+        """Join the others; ConfigError if the rendezvous fails."""
         if missing := [name for name in VARIABLES if not os.environ.get(name)]:
             raise ConfigError(
                 f"there is no rendezvous: {', '.join(missing)} not set; start with torchrun "
@@ -53,9 +53,9 @@ class World:
         self.rank, self.size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         self.local_rank = int(os.environ.get("LOCAL_RANK", "0"))
         self.host = socket.gethostname()
-        self.stopping = False  # whether any process was asked to stop, as of the last exchange
-        self.asked: Callable[[], bool] = lambda: False  # whether this one was
-        self.resume = "saccade resume"  # what to say where one is lost
+        self.stopping = False  # whether any process was asked to stop, as of the last all_gather
+        self.stop_requested: Callable[[], bool] = lambda: False  # of this process
+        self.resume_command = "saccade resume"  # for the message about a lost rank
         self.timeout = RENDEZVOUS_SECONDS
         address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         seconds = float(os.environ.get("SACCADE_RENDEZVOUS_SECONDS", RENDEZVOUS_SECONDS))
@@ -68,7 +68,7 @@ class World:
             store.set_timeout(limit)
             self.store = PrefixStore("saccade", store)
             arrived = self.store.add("arrived", 1)
-            while arrived < self.size:  # before any group is made: it would wait for ever
+            while arrived < self.size:  # before the process group is made, which waits for ever
                 if (seconds := seconds - 0.05) < 0:
                     raise TimeoutError
                 time.sleep(0.05)
@@ -78,7 +78,7 @@ class World:
                 store=PrefixStore("groups", store),
                 rank=self.rank,
                 world_size=self.size,
-                timeout=timedelta(seconds=ORDER_SECONDS),
+                timeout=timedelta(seconds=COMMAND_SECONDS),
             )
         except (RuntimeError, TimeoutError, ValueError, OSError) as error:
             reason = "not all have come" if isinstance(error, TimeoutError) else "nobody answers"
@@ -86,29 +86,29 @@ class World:
                 f"rank {self.rank} of {self.size}: no rendezvous at {address}: {reason} (the "
                 "first process has to run there, and all have to reach that port)"
             ) from None
-        self.talk: Any = dist.group.WORLD  # the group for notes, which has a time limit
-        self._over, self._blaming = threading.Event(), False
-        self.leader, self._heard = "host unknown", time.monotonic()  # the first process; its beat
+        self.group: Any = dist.group.WORLD  # for all_gather, with a timeout of its own
+        self._closed, self._diagnosing = threading.Event(), False
+        self.leader_host, self._leader_seen = "host unknown", time.monotonic()
         self.store.set(f"host{self.rank}", self.host)
         self.store.set(f"beat{self.rank}", "0")
-        threading.Thread(target=self._beat, daemon=True).start()
+        threading.Thread(target=self._send_heartbeats, daemon=True).start()
         if self.rank:
-            threading.Thread(target=self._watch, daemon=True).start()
+            threading.Thread(target=self._watch_leader, daemon=True).start()
 
-    def limit(self, seconds: float) -> None:
-        """From now on nobody waits for a note for longer than this; for all processes at once."""
+    def set_timeout(self, seconds: float) -> None:
+        """Set the timeout of `all_gather` from now on; a collective operation."""
         self.timeout = seconds
-        self.talk = dist.new_group(backend="gloo", timeout=timedelta(seconds=seconds))
+        self.group = dist.new_group(backend="gloo", timeout=timedelta(seconds=seconds))
 
-    # --- orders and notes -------------------------------------------------------------------------
+    # --- commands and values ----------------------------------------------------------------------
 
-    def order(self, *what: Any) -> None:
-        """Tell the others what is to be done next."""
+    def command(self, *command: Any) -> None:
+        """Send the others a command: a name and its arguments."""
         with self.guarded():
-            dist.broadcast_object_list([what], src=0, device=torch.device("cpu"))
+            dist.broadcast_object_list([command], src=0, device=torch.device("cpu"))
 
-    def orders(self) -> Iterator[tuple[Any, ...]]:
-        """What the first process says, until it says that this is the end."""
+    def commands(self) -> Iterator[tuple[Any, ...]]:
+        """The commands of rank 0, up to and including "end"."""
         while True:
             box: list[Any] = [None]
             with self.guarded():
@@ -117,131 +117,130 @@ class World:
             if box[0][0] == "end":
                 return
 
-    def exchange(self, note: Any) -> list[Any]:
-        """Every process's note, once all have given one."""
-        found: list[Any] = [None] * self.size
+    def all_gather(self, value: Any) -> list[Any]:
+        """Every process's value."""
+        gathered: list[Any] = [None] * self.size
         with self.guarded():
-            dist.all_gather_object(found, (self.asked(), note), group=self.talk)
-        self.stopping = any(asked for asked, _ in found)
-        return [note for _, note in found]
+            own = self.stop_requested(), value
+            dist.all_gather_object(gathered, own, group=self.group)
+        self.stopping = any(stop for stop, _ in gathered)
+        return [value for _, value in gathered]
 
-    # --- who is lost ------------------------------------------------------------------------------
+    # --- lost ranks -------------------------------------------------------------------------------
 
     @contextmanager
     def guarded(self) -> Iterator[None]:
-        """Inside, an operation that fails or takes too long is a Lost that says who is to blame."""
+        """Inside, a collective that fails or times out is a LostRankError that names the rank."""
         try:
             yield
-        except Lost:
+        except LostRankError:
             raise
-        except RuntimeError as error:  # torch's for all that can happen between processes
+        except RuntimeError as error:  # torch's for any failure between processes
             text = str(error)
-            if not isinstance(error, dist.DistError) and not _is_connection(text):
+            if not isinstance(error, dist.DistError) and not _is_connection_error(text):
                 raise
-            late = "imed out" in text or "timeout" in text.lower()
-            raise self._lost(late) from None
+            timed_out = "imed out" in text or "timeout" in text.lower()
+            raise self._lost_rank(timed_out) from None
 
-    def _lost(self, late: bool) -> Lost:
-        """Who has no beat any more; or else, who has not noticed that somebody is missing."""
-        self._blaming = True
-        silent, names = self._asked_in_time()
-        here = min((r for r in range(self.size) if r not in silent), default=0)
-        what = f"gave no answer for {self.timeout:g} s (parallel.timeout)" if late else "has ended"
-        error = Lost(
-            f"{names} {what}: all are stopped; go on with `{self.resume}`, under the same launcher"
+    def _lost_rank(self, timed_out: bool) -> LostRankError:
+        self._diagnosing = True
+        lost, names = self._diagnose()
+        reporter = min((r for r in range(self.size) if r not in lost), default=0)
+        what = "has ended"
+        if timed_out:
+            what = f"gave no answer for {self.timeout:g} s (parallel.timeout)"
+        error = LostRankError(
+            f"{names} {what}: all are stopped; go on with `{self.resume_command}`, under the same "
+            "launcher"
         )
-        error.said = self.rank != here
+        error.reported = self.rank != reporter
         return error
 
-    def _asked_in_time(self) -> tuple[list[int], str]:
-        """Who is lost, as ranks and in words.
+    def _diagnose(self) -> tuple[list[int], str]:
+        """The lost ranks, as numbers and in words.
 
-        The store may be the first process's, and then answers as little as that does; without a
-        time limit of its own, as its clients wait for an answer for ever.
+        In a thread, as the store may be in a rank 0 that hangs, and its clients have no timeout.
         """
         found: list[tuple[list[int], str]] = []
 
-        def ask() -> None:
+        def diagnose() -> None:
             with suppress(RuntimeError):
-                silent = self._silent()
-                names = ", ".join(f"rank {r} ({self._host(r)})" for r in silent)
-                found.append((silent, names or "another process"))
+                lost = self._silent_ranks()
+                names = ", ".join(f"rank {r} ({self._host_of(r)})" for r in lost)
+                found.append((lost, names or "another process"))
 
-        asking = threading.Thread(target=ask, daemon=True)
-        asking.start()
-        asking.join(3 * SILENT_SECONDS)
-        return found[0] if found else ([0], f"rank 0 ({self.leader})")
+        thread = threading.Thread(target=diagnose, daemon=True)
+        thread.start()
+        thread.join(3 * SILENT_SECONDS)
+        return found[0] if found else ([0], f"rank 0 ({self.leader_host})")
 
-    def _silent(self) -> list[int]:
-        """Of the processes that have not noticed anything, those that do not beat; else all."""
+    def _silent_ranks(self) -> list[int]:
+        """Of the ranks that have not noticed a failure, those without a heartbeat; else all."""
         self.store.set(f"noticed{self.rank}", "1")
-        before = self._beats()
+        before = self._heartbeats()
         time.sleep(SILENT_SECONDS)
-        after = self._beats()
+        after = self._heartbeats()
         others = [r for r in range(self.size) if r != self.rank]
-        waiting = [r for r in others if not self.store.check([f"noticed{r}"])]
-        return [r for r in waiting if before[r] == after[r]] or waiting
+        unaware = [r for r in others if not self.store.check([f"noticed{r}"])]
+        return [r for r in unaware if before[r] == after[r]] or unaware
 
-    def _beats(self) -> list[bytes]:
+    def _heartbeats(self) -> list[bytes]:
         return list(self.store.multi_get([f"beat{rank}" for rank in range(self.size)]))
 
-    def _host(self, rank: int) -> str:
+    def _host_of(self, rank: int) -> str:
         return str(self.store.get(f"host{rank}"), "utf-8")
 
-    def _beat(self) -> None:
-        """Beat, and listen to the first process, until there is no store any more."""
+    def _send_heartbeats(self) -> None:
+        """Send heartbeats, and note those of rank 0, until the store has gone."""
         count, last = 0, b""
         with suppress(RuntimeError):
-            self.leader = self._host(0)
-            while not self._over.wait(BEAT_SECONDS):
+            self.leader_host = self._host_of(0)
+            while not self._closed.wait(HEARTBEAT_SECONDS):
                 count += 1
                 self.store.set(f"beat{self.rank}", str(count))
                 if self.rank and (now := self.store.get("beat0")) != last:
-                    last, self._heard = now, time.monotonic()
+                    last, self._leader_seen = now, time.monotonic()
 
-    def _watch(self) -> None:
-        """End this process where the first one gives no sign of life and nobody else says so.
+    def _watch_leader(self) -> None:
+        """End this process if rank 0 has no heartbeat and no collective has failed for it.
 
-        In a thread of its own: one that asks a store which does not answer notices nothing.
+        A watchdog in a thread of its own, as a request to a store that hangs blocks its thread.
         """
         tick = time.monotonic()
-        while not self._over.wait(BEAT_SECONDS):
+        while not self._closed.wait(HEARTBEAT_SECONDS):
             before, tick = tick, time.monotonic()
-            if tick - before > SILENT_SECONDS:  # it was this process that was stopped
-                self._heard = tick
-            if tick - self._heard > self.timeout + 4 * SILENT_SECONDS and not self._blaming:
+            if tick - before > SILENT_SECONDS:  # it was this process that was suspended
+                self._leader_seen = tick
+            silence = tick - self._leader_seen
+            if silence > self.timeout + 4 * SILENT_SECONDS and not self._diagnosing:
                 if self.rank == 1:
-                    words = f"saccade: rank 0 ({self.leader}) gave no sign of life for "
-                    words += f"{self.timeout:g} s: all are stopped; go on with `{self.resume}`"
-                    os.write(2, f"{words}, under the same launcher\n".encode())
+                    message = (
+                        f"saccade: rank 0 ({self.leader_host}) gave no sign of life for "
+                        f"{self.timeout:g} s: all are stopped; go on with `{self.resume_command}`, "
+                        "under the same launcher\n"
+                    )
+                    os.write(2, message.encode())
                 os._exit(2)
 
     def close(self) -> None:
-        """Leave; nobody waits for anybody."""
-        self._over.set()
+        """Leave the job, without waiting for the others."""
+        self._closed.set()
         with suppress(RuntimeError, ValueError):
             dist.destroy_process_group()
 
 
-def _is_connection(text: str) -> bool:
-    words = (
-        "gloo",
-        "Connection",
-        "connection",
-        "imed out",
-        "NCCL",
-        "peer",
-        "socket",
-        "Broken pipe",
-    )
-    return any(word in text for word in words)
+CONNECTION_WORDS = ("gloo", "onnection", "imed out", "NCCL", "peer", "socket", "Broken pipe")
+
+
+def _is_connection_error(message: str) -> bool:
+    return any(word in message for word in CONNECTION_WORDS)
 
 
 _joined: World | None = None
 
 
 def join() -> World | None:
-    """The processes that this one was started with; None alone."""
+    """The job of this process, joined; None if it is the only one."""
     global _joined
     if _joined is None and launched():
         _joined = World()
@@ -249,7 +248,7 @@ def join() -> World | None:
 
 
 def joined() -> World | None:
-    """The same, without meeting them first."""
+    """The job of this process if it has joined one."""
     return _joined
 
 

@@ -1,4 +1,4 @@
-"""Attention to look at, in a terminal or a picture: which source tokens each target token heard."""
+"""Alignments, as text or a picture: how much each target token attends to each source token."""
 
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
@@ -38,7 +38,7 @@ class Alignment:
         return torch.stack(list(self.maps.values())).mean(0)
 
     def only(self, layer: int) -> "Alignment":
-        """The same by one layer of attention, from 0, or from the last, which is -1."""
+        """The alignment of one layer, counted from 0, or backwards from -1."""
         names = list(self.maps)
         if not -len(names) <= layer < len(names):
             raise ConfigError(f"layer {layer}: there are {len(names)}, from 0 to {len(names) - 1}")
@@ -46,32 +46,32 @@ class Alignment:
 
 
 def align(task: Translate, network: Generator, source: Source, target: str) -> Alignment:
-    """The attention from `target` to `source` as the decoder reads it: one forced pass, watched."""
+    """The attention from `target` to `source`, recorded in one pass with teacher forcing."""
     corpus = task.encode([Example(source, target)])
     batch = collate(corpus, np.arange(1)).to(device_of(network))
     tokens, _ = shifted(batch.target)
     with torch.inference_mode(), watch(network) as maps:
         state = network.decoder.start(network.encode(batch.sources), 1)
         network.decoder(tokens, state)
-    found = {}
+    by_module = {}
     for path, calls in maps.items():
         if path == "decoder.attention" or path.endswith(".cross"):
             weights = over_time(calls)[0].cpu()  # (T, S) or (H, T, S)
-            found[path] = weights if weights.dim() == 2 else weights.mean(0)
-    if not found:
+            by_module[path] = weights if weights.dim() == 2 else weights.mean(0)
+    if not by_module:
         raise ConfigError("this model has no attention to the source: decoder.attention is 'off'")
-    positions = next(iter(found.values())).size(1)
+    positions = next(iter(by_module.values())).size(1)
     names = source_names(task, corpus, source, positions)
     ends = [0, *accumulate(map(len, names))]
     spans = tuple(range(*pair) for pair in pairwise(ends))
-    read = [name for some in names for name in some]
-    return Alignment(read, task.output.tokens(corpus.tokens[0][1:]), found, spans)
+    flat = [name for of_source in names for name in of_source]
+    return Alignment(flat, task.output.tokens(corpus.tokens[0][1:]), by_module, spans)
 
 
 def source_names(
     task: Translate, corpus: Corpus, source: Source, positions: int
 ) -> list[list[str]]:
-    """For each source what its positions are called: tokens as they are, others by number."""
+    """The names of each source's positions: tokens as they are, others by number."""
     names: list[list[str] | None] = []
     for reader, column, cells in zip(
         task.readers, corpus.sources, task.read([source]), strict=True
@@ -81,14 +81,13 @@ def source_names(
             names.append(reader.tokenizer.tokens(column[0]))
         else:
             names.append([cells[0][0]] if isinstance(reader, SourceLabels) else None)
-    left = positions - sum(len(one) for one in names if one is not None)
-    each = left // max(1, names.count(None))
-    numbered = [str(i) for i in range(each)]
-    return [numbered if one is None else one for one in names]
+    unnamed = positions - sum(len(known) for known in names if known is not None)
+    numbered = [str(i) for i in range(unnamed // max(1, names.count(None)))]
+    return [numbered if known is None else known for known in names]
 
 
 def draw_text(alignment: Alignment) -> str:
-    """The mean map as text: a row for each target token, darker where it listened more."""
+    """The mean map as text: a row for each target token, darker where the weight is larger."""
     left = max(len(token) for token in alignment.target)
     cell = max(len(token) for token in alignment.source)
     rows = [" " * left + "  " + " ".join(token.center(cell) for token in alignment.source)]
@@ -113,7 +112,7 @@ def draw_picture(alignment: Alignment, path: str | Path, title: str = "") -> Non
 
 
 def new_figure(width: float, height: float) -> Any:
-    """An empty matplotlib figure of so many inches; ConfigError where it is not installed."""
+    """An empty matplotlib figure, in inches; ConfigError if matplotlib is not installed."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -122,7 +121,7 @@ def new_figure(width: float, height: float) -> Any:
 
 
 def save(figure: Any, path: str | Path, dpi: int) -> None:
-    """Write a figure in the format that the file's name ends in; ConfigError where it cannot be."""
+    """Write a figure, in the format of the file's suffix; ConfigError if that fails."""
     try:
         figure.savefig(path, dpi=dpi)
     except (OSError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""The tree of a beam search: every continuation that was looked at, and what became of it."""
+"""The tree of a beam search: every candidate continuation, and its fate."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ MAX_NODES = 20_000
 
 
 def tree(run: Run, item: Item, settings: Settings = None, prefix: str = "") -> dict[str, Any]:
-    """The view: nodes with token, log p up to it and fate, and which one is the answer."""
+    """The view: nodes with token, log p of the prefix and fate, and the node of the answer."""
     task = run.task
     if not isinstance(task, GeneratingTask):
         raise ConfigError(f"a run of {run.config.task.title} does not search: it has no tree")
@@ -29,7 +29,7 @@ def tree(run: Run, item: Item, settings: Settings = None, prefix: str = "") -> d
         )
     best = node_of(grown, [*answer.found.hypotheses[0].tokens, task.output.specials.eos])
     names = task.output.tokens([node.token for node in grown.nodes])
-    places = ranks(grown)
+    node_ranks = ranks(grown)
     return {
         "kind": "tree",
         "text": answer.text,
@@ -42,51 +42,51 @@ def tree(run: Run, item: Item, settings: Settings = None, prefix: str = "") -> d
                 "token": name,
                 "score": log_prob(node.score),
                 "fate": node.fate,
-                "why": why(node.fate, place, decode),
+                "why": why(node.fate, rank, decode),
             }
-            for node, name, place in zip(grown.nodes, names, places, strict=True)
+            for node, name, rank in zip(grown.nodes, names, node_ranks, strict=True)
         ],
     }
 
 
 def node_of(grown: Tree, tokens: list[int]) -> int | None:
-    """The node that ends these tokens."""
+    """The node at the end of these tokens."""
     at: int | None = None
     children: dict[int | None, list[int]] = {}
     for i, node in enumerate(grown.nodes):
         children.setdefault(node.parent, []).append(i)
     for token in tokens:
-        found = [i for i in children.get(at, ()) if grown.nodes[i].token == token]
-        if not found:
+        same = [i for i in children.get(at, ()) if grown.nodes[i].token == token]
+        if not same:
             return None
-        at = next((i for i in found if grown.nodes[i].fate != "outside the beam"), found[0])
+        at = next((i for i in same if grown.nodes[i].fate != "outside the beam"), same[0])
     return at
 
 
 def ranks(grown: Tree) -> list[int]:
-    """The place of each node among all that were looked at in its step, from 1, by its score."""
+    """The rank of each node among the candidates of its step, from 1, by score."""
     depth: list[int] = []
     for node in grown.nodes:
         depth.append(0 if node.parent is None else depth[node.parent] + 1)
     order = sorted(range(len(depth)), key=lambda i: (depth[i], -grown.nodes[i].score))
-    found, before, count = [0] * len(depth), -1, 0
+    ranked, before, rank = [0] * len(depth), -1, 0
     for i in order:
-        count = 1 if depth[i] != before else count + 1
-        found[i], before = count, depth[i]
-    return found
+        rank = 1 if depth[i] != before else rank + 1
+        ranked[i], before = rank, depth[i]
+    return ranked
 
 
-def why(fate: Fate, place: int, decode: c.Beam) -> str:
-    """What became of a node, in words."""
+def why(fate: Fate, rank: int, decode: c.Beam) -> str:
+    """The reason of a node's fate, in words."""
     beam = f"a beam of width {decode.width}"
     match fate:
         case "kept":
-            return f"number {place} of its step: {beam} goes on with it"
+            return f"number {rank} of its step: {beam} goes on with it"
         case "ended":
             return "the output ends here, and is set aside to be compared with others"
         case "outside the beam":
-            reason = " or one that ends too low" if place <= decode.width else ""
-            return f"number {place} of its step: outside of {beam}{reason}"
+            reason = " or one that ends too low" if rank <= decode.width else ""
+            return f"number {rank} of its step: outside of {beam}{reason}"
         case "could not win":
             return "whatever follows can only lower its score, and one that has ended is above it"
         case "enough had ended":

@@ -1,4 +1,4 @@
-"""A caption's path over its picture: where each word looked, as in Show, Attend and Tell.
+"""A caption's path over its picture: the attention of each word, as in Show, Attend and Tell.
 
 Xu et al. 2015, arxiv.org/abs/1502.03044
 """
@@ -23,7 +23,7 @@ from saccade.tasks.translate import Translate
 from saccade.text.tokenizers import Tokenizer
 
 PANELS_A_ROW = 6
-DARKEST = 0.15  # the light that is left where a word did not look
+DARKEST = 0.15  # brightness of regions without attention
 
 
 @dataclass(frozen=True)
@@ -76,19 +76,18 @@ def picture_field(task: Translate) -> tuple[int, PictureField]:
 def by_word(
     output: Tokenizer, caption: str, weights: Float[Tensor, "T S"]
 ) -> tuple[list[str], Float[Tensor, "W S"]]:
-    """The words of a caption, and of each the mean weights of its tokens; the end is no word."""
+    """The words of a caption, without <eos>, and the mean weights of the tokens of each."""
     ids = output.encode([caption])[0]
-    said = output.decode([ids[: i + 1] for i in range(len(ids))])
-    if not said or not said[-1].split():
+    prefixes = output.decode([ids[: i + 1] for i in range(len(ids))])
+    if not prefixes or not prefixes[-1].split():
         raise ConfigError("the caption is empty: there is no word to follow")
-    count = [max(1, len(text.split())) for text in said]  # words that have begun, token by token
+    count = [max(1, len(text.split())) for text in prefixes]  # words begun, by token
     rows = [weights[:-1][torch.tensor(count) == word] for word in range(1, count[-1] + 1)]
-    kept = [(word, some.mean(0)) for word, some in zip(said[-1].split(), rows, strict=True)]
-    return [word for word, _ in kept], torch.stack([some for _, some in kept])
+    return prefixes[-1].split(), torch.stack([of_word.mean(0) for of_word in rows])
 
 
 def draw_path(path: CaptionPath, out: str | Path) -> None:
-    """The picture, then a panel for each word, lit where it looked; needs the extra `plot`."""
+    """The picture, then a panel for each word, bright where it attends; needs the extra `plot`."""
     count = len(path.words) + 1
     columns = min(count, PANELS_A_ROW)
     figure = new_figure(1.5 * columns, 1.75 * ceil(count / columns))

@@ -1,8 +1,8 @@
-"""One input and one output of a run, as its network reads and says them: what views are made of.
+"""One input and one output of a run's network, which views are computed from.
 
-Whatever the task, a case has positions that were read and parts that were said, and says how likely
-each part is (of numbers: what is said) when the vectors of the positions are these. Gradients,
-occlusion and ablation need nothing else.
+Whatever the task, a case has input positions and output parts, and a score of each part (its log p;
+for numbers the predicted mean) as a function of the vectors of the positions. Gradients, occlusion
+and ablation need nothing else.
 """
 
 from abc import ABC, abstractmethod
@@ -27,12 +27,12 @@ from saccade.nn.stems import Embedding, TextStem
 from saccade.tasks.task import device_of
 
 Vectors = tuple[Float[Tensor, "K S D"], ...]  # of each source
-ROWS_TOKENS = 8192  # positions of input and output in one pass
-GREY = 127  # of a picture that shows nothing
+MAX_POSITIONS = 8192  # of input and output in one pass
+GREY = 127  # of a blank picture
 
 
 class Case(ABC):
-    """An input, the model's output, and the output's probability."""
+    """An input, the model's output, and the output's scores."""
 
     unit = "log p"
 
@@ -41,23 +41,26 @@ class Case(ABC):
         network: nn.Module,
         sources: tuple[Padded, ...],
         names: Sequence[list[str] | None],
-        said: list[str],
+        outputs: list[str],
         text: str,
         read: Sequence[str] = (),
     ):
-        """`names` are those of each source's positions, None where they are numbered."""
+        """`names` are those of each source's positions, None where they are numbered.
+
+        `outputs` are the names of the output's parts, `read` those of a decoder's inputs.
+        """
         self.network = network
         self.sources = sources  # one row
-        self.said = said
+        self.outputs = outputs
         self.text = text
-        self.read = list(read)  # by a decoder, before it says each part
+        self.read = list(read)
         self._names = names
 
     # --- what differs between networks ------------------------------------------------------------
 
     @abstractmethod
     def forward(self, rows: int) -> Float[Tensor, "K T"]:
-        """How likely each part is, for so many rows of the same input."""
+        """The score of each part, for so many rows of the same input."""
 
     @property
     def stems(self) -> list[nn.Module]:
@@ -66,7 +69,7 @@ class Case(ABC):
 
     @property
     def tokens(self) -> list[Tensor | None]:
-        """The ids of each source, where it has some."""
+        """The ids of each source; None if it has real vectors."""
         return [None if s.values.is_floating_point() else s.values for s in self.sources]
 
     # --- what all share ---------------------------------------------------------------------------
@@ -78,24 +81,25 @@ class Case(ABC):
     @cached_property
     def vectors(self) -> Vectors:
         """The vectors of each source's positions: (1, S, D)."""
-        found: dict[int, Tensor] = {}
+        recorded: dict[int, Tensor] = {}
 
-        def keep(number: int, module: nn.Module, inputs: Any, output: Any) -> None:
-            found[number] = (output.values if isinstance(output, Padded) else output).detach()
+        def record(number: int, module: nn.Module, inputs: Any, output: Any) -> None:
+            recorded[number] = (output.values if isinstance(output, Padded) else output).detach()
 
         with ExitStack() as stack, torch.no_grad():
             for i, stem in enumerate(self.stems):
-                stack.callback(stem.register_forward_hook(partial(keep, i)).remove)
+                stack.callback(stem.register_forward_hook(partial(record, i)).remove)
             self.forward(1)
-        return tuple(found[i] for i in range(len(found)))
+        return tuple(recorded[i] for i in range(len(recorded)))
 
     @cached_property
     def names(self) -> list[str]:
-        """What the positions of all sources are called, end to end."""
-        found = []
-        for names, vectors in zip(self._names, self.vectors, strict=True):
-            found += grouped(names, vectors.size(1))
-        return found
+        """The names of the positions of all sources, concatenated."""
+        return [
+            name
+            for names, vectors in zip(self._names, self.vectors, strict=True)
+            for name in grouped(names, vectors.size(1))
+        ]
 
     @property
     def spans(self) -> list[range]:
@@ -104,10 +108,10 @@ class Case(ABC):
         return [range(*pair) for pair in pairwise(ends)]
 
     @cached_property
-    def neutral(self) -> Vectors:
-        """Vectors that say nothing: of tokens the mean of all, of others those of an empty input.
+    def baseline(self) -> Vectors:
+        """Vectors without information: for tokens the mean embedding, else those of a blank input.
 
-        An empty picture is grey, empty numbers are their means.
+        A blank picture is grey, blank numbers are their means.
         """
         found = []
         with torch.no_grad():
@@ -120,8 +124,8 @@ class Case(ABC):
                     found.append(own - table(ids) + mean.to(own.dtype))
                     continue
                 fill = GREY if source.values.dtype == torch.uint8 else 0
-                empty = replace(source, values=torch.full_like(source.values, fill))
-                found.append(stem(empty).values)
+                blank = replace(source, values=torch.full_like(source.values, fill))
+                found.append(stem(blank).values)
         return tuple(found)
 
     @property
@@ -129,7 +133,7 @@ class Case(ABC):
         return self.sources
 
     def scores(self, vectors: Vectors | None = None) -> Float[Tensor, "K T"]:
-        """How likely each part is when these are the vectors of the positions; else as it is."""
+        """The score of each part, with these vectors for the positions, or the input's own."""
         if vectors is None:
             return self.forward(1)
         with replaced(self.stems, vectors), differentiable():
@@ -137,13 +141,13 @@ class Case(ABC):
 
     @property
     def rows_at_once(self) -> int:
-        """How many rows of this input a pass may have."""
-        positions = sum(v.size(1) for v in self.vectors) + len(self.said)
-        return max(1, min(64, ROWS_TOKENS // max(positions, 1)))
+        """The number of rows of this input in one pass."""
+        positions = sum(v.size(1) for v in self.vectors) + len(self.outputs)
+        return max(1, min(64, MAX_POSITIONS // max(positions, 1)))
 
 
 def grouped(names: list[str] | None, positions: int) -> list[str]:
-    """A name for each position; those that a network has joined are joined."""
+    """A name for each position; where a network pools positions, their names are joined."""
     if names is None:
         return [str(i) for i in range(positions)]
     if len(names) <= positions:
@@ -159,14 +163,14 @@ def stems_of(encoder: nn.Module) -> list[nn.Module]:
         case EarlyFusion():
             return list(encoder.stems)
         case LateFusion():
-            return [stem for one in encoder.encoders for stem in stems_of(one)]
+            return [stem for inner in encoder.encoders for stem in stems_of(inner)]
         case _:
             raise AssertionError(f"no stems in {type(encoder).__name__}")
 
 
 @contextmanager
 def replaced(modules: Sequence[nn.Module], vectors: Vectors) -> Iterator[None]:
-    """While the block runs, these modules give these vectors."""
+    """While the block runs, these modules return these vectors."""
 
     def put(new: Tensor, module: nn.Module, inputs: Any, output: Any) -> Any:
         if isinstance(output, Padded):
@@ -181,7 +185,7 @@ def replaced(modules: Sequence[nn.Module], vectors: Vectors) -> Iterator[None]:
 
 @contextmanager
 def differentiable() -> Iterator[None]:
-    """While the block runs, kernels that have no gradient outside of training are left alone."""
+    """While the block runs, kernels without a backward pass in evaluation mode are not used."""
     with torch.backends.cudnn.flags(enabled=False):  # its recurrent layers
         yield
 
@@ -208,7 +212,7 @@ class GeneratedCase(Case):
 
 
 class LanguageModelCase(GeneratedCase):
-    """A language model: each output token is its next input; its positions are its own tokens."""
+    """A language model, whose input positions are its own tokens."""
 
     @property
     def stems(self) -> list[nn.Module]:
@@ -241,11 +245,11 @@ class LabelCase(Case):
 
 
 class MaskedCase(Case):
-    """The tokens at the blanks of a text, by an encoder that sees both sides."""
+    """The tokens at the masks of a text, by a bidirectional encoder."""
 
-    def __init__(self, *args: Any, target: Padded, silent: Sequence[int], **more: Any):
+    def __init__(self, *args: Any, target: Padded, banned: Sequence[int], **more: Any):
         super().__init__(*args, **more)
-        self.target, self.silent = target, list(silent)
+        self.target, self.banned = target, list(banned)
         self.ids = target.values[target.values != UNSCORED_ID][None]
 
     def logits(self, rows: int) -> Float[Tensor, "K T V"]:
@@ -253,7 +257,7 @@ class MaskedCase(Case):
         target = self.target.rows(torch.zeros(rows, dtype=torch.long))
         logits = self.network.logits(self.repeated(rows), target).float()
         logits = logits.index_fill(
-            -1, torch.tensor(self.silent, device=logits.device), float("-inf")
+            -1, torch.tensor(self.banned, device=logits.device), float("-inf")
         )
         return logits.view(rows, -1, logits.size(-1))
 
@@ -271,12 +275,12 @@ class NumbersCase(Case):
         assert isinstance(self.network, Regressor)
         raw = self.network.raw(self.repeated(rows))
         mean = self.network.distribution.mean(raw)
-        mean = mean.sum(-1) if mean.dim() == 3 else mean  # of a position's numbers the sum
-        return mean[:, : len(self.said)]
+        mean = mean.sum(-1) if mean.dim() == 3 else mean  # the sum of a position's numbers
+        return mean[:, : len(self.outputs)]
 
 
 class SeriesCase(Case):
-    """The means of the rows of a series, which a decoder predicts one after the other."""
+    """The means of the rows of a series, which a decoder predicts autoregressively."""
 
     unit = "mean"
 
@@ -294,16 +298,16 @@ class SeriesCase(Case):
 
 
 class ForecastCase(Case):
-    """The means of the steps of a forecast; the positions are the steps of the look-back.
+    """The means of the steps of a forecast; the positions are those of the lookback.
 
-    Their vectors are the values themselves: a linear map of them goes past every stem.
+    Their vectors are the values themselves, as a forecaster has a linear path beside its stem.
     """
 
     unit = "mean"
 
     def __init__(self, *args: Any, inputs: Tensor | None, **more: Any):
         super().__init__(*args, **more)
-        self.inputs = inputs  # of a decoder, which are scaled
+        self.inputs = inputs  # of a decoder, scaled
 
     @property
     def stems(self) -> list[nn.Module]:
@@ -314,22 +318,22 @@ class ForecastCase(Case):
         return (self.sources[0].values,)
 
     @cached_property
-    def neutral(self) -> Vectors:
-        """A window that stands still at its mean."""
+    def baseline(self) -> Vectors:
+        """A window that is constant at its mean."""
         values = self.sources[0].values
         return (values.mean(1, keepdim=True).expand_as(values),)
 
     def forward(self, rows: int) -> Float[Tensor, "K T"]:
-        return self._said(self.repeated(rows))
+        return self._means(self.repeated(rows))
 
     def scores(self, vectors: Vectors | None = None) -> Float[Tensor, "K T"]:
         if vectors is None:
             return self.forward(1)
         window, *others = self.repeated(vectors[0].size(0))
         with differentiable():
-            return self._said((replace(window, values=vectors[0]), *others))
+            return self._means((replace(window, values=vectors[0]), *others))
 
-    def _said(self, sources: Sequence[Padded]) -> Float[Tensor, "K T"]:
+    def _means(self, sources: Sequence[Padded]) -> Float[Tensor, "K T"]:
         network = self.network
         assert isinstance(network, AnyForecaster)
         if isinstance(network, Forecaster):

@@ -1,4 +1,4 @@
-"""What `saccade inspect` shows: the views that were asked for, and their files."""
+"""What `saccade inspect` shows: the requested views, and their files."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from saccade.inspect.figures import draw
 from saccade.inspect.page import page
 from saccade.inspect.probes import probe
 from saccade.inspect.strange import strange
-from saccade.inspect.view import OPTIONS, SEARCHED, WHOLE, kinds, view
+from saccade.inspect.view import OPTIONS, SEARCHED, WITHOUT_INPUT, kinds, view
 from saccade.runs.run import Run, load
 from saccade.tasks.forecast import Forecast
 from saccade.tasks.generate import GeneratingTask
@@ -48,31 +48,31 @@ def look(
         return [probe(run, whole["probes"])]
     if "strange" in whole:
         return [strange(run, whole["strange"], dict(decode))]
-    own = kinds(run)
+    available = kinds(run)
     if not kind and not item:
         raise ConfigError(
-            f"missing input; for views of the run itself use --view {'|'.join(WHOLE)}, "
+            f"missing input; for views of the run itself use --view {'|'.join(WITHOUT_INPUT)}, "
             "--curves or --worst 20"
         )
     if kind and kind not in OPTIONS:
-        raise ConfigError(f"no view {kind!r}: of this run there are {', '.join(own)}")
-    if kind and kind not in WHOLE and not item:
+        raise ConfigError(f"no view {kind!r}: of this run there are {', '.join(available)}")
+    if kind and kind not in WITHOUT_INPUT and not item:
         raise DataError(f"--view {kind}: missing input")
-    shown = [kind] if kind else [k for k in own if k not in WHOLE]
-    shown = shown if kind or (out and out.suffix == ".html") else usual(shown, options)
-    needed = [name for name in options if not any(name in OPTIONS[k] for k in shown)]
-    if needed:
-        raise ConfigError(f"--{needed[0]}: has no effect on {', '.join(shown)}: leave it out")
-    return [_one(run, item, k, options, decode) for k in shown]
+    shown = [kind] if kind else [k for k in available if k not in WITHOUT_INPUT]
+    shown = shown if kind or (out and out.suffix == ".html") else default_view(shown, options)
+    unused = [name for name in options if not any(name in OPTIONS[k] for k in shown)]
+    if unused:
+        raise ConfigError(f"--{unused[0]}: has no effect on {', '.join(shown)}: leave it out")
+    return [_view(run, item, k, options, decode) for k in shown]
 
 
-def usual(shown: Sequence[str], options: Mapping[str, Any]) -> list[str]:
-    """The one view to show where none was named: the first that obeys the options."""
-    able = [k for k in shown if all(name in OPTIONS[k] for name in options)]
-    return list((able or shown)[:1])
+def default_view(shown: Sequence[str], options: Mapping[str, Any]) -> list[str]:
+    """The default view: the first that has all options."""
+    suitable = [k for k in shown if all(name in OPTIONS[k] for name in options)]
+    return list((suitable or shown)[:1])
 
 
-def _one(run: Run, item: Any, kind: str, options: Any, decode: Mapping[str, Any]) -> View:
+def _view(run: Run, item: Any, kind: str, options: Any, decode: Mapping[str, Any]) -> View:
     own = {name: value for name, value in options.items() if name in OPTIONS[kind]}
     searched = decode if kind in SEARCHED and isinstance(run.task, GeneratingTask) else {}
     if isinstance(run.task, Forecast) and Path(item).is_file():
@@ -81,7 +81,7 @@ def _one(run: Run, item: Any, kind: str, options: Any, decode: Mapping[str, Any]
 
 
 def write(views: Sequence[View], out: Path, title: str = "") -> None:
-    """Write views into a file, as its name says; a page has the title."""
+    """Write views into a file of the format of its suffix; `title` is that of a page."""
     if out.suffix in PICTURES:
         if len(views) > 1:
             raise ConfigError(f"{out}: a picture shows one view: name it with --view")
@@ -90,11 +90,11 @@ def write(views: Sequence[View], out: Path, title: str = "") -> None:
         raise ConfigError(
             f"{out}: cannot be written: name a .html, a .json, or a picture: {', '.join(PICTURES)}"
         )
-    found: Any = views[0] if len(views) == 1 else {"views": views}
+    record: Any = views[0] if len(views) == 1 else {"views": views}
     text = (
         page(views, title)
         if out.suffix == ".html"
-        else json.dumps(found, ensure_ascii=False) + "\n"
+        else json.dumps(record, ensure_ascii=False) + "\n"
     )
     try:
         out.write_text(text, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Two runs on the same lines: every metric of their task, and whether the difference is chance."""
+"""Two runs on the same lines: the metrics of their task, and the significance of differences."""
 
 from collections.abc import Mapping, Sequence
 from math import log
@@ -34,12 +34,12 @@ DIFFERS, SAME = "a difference", "no difference"
 
 
 class Measured(NamedTuple):
-    """What a run says of each line: its metrics as sums, texts, and how good each line is."""
+    """A run's metrics as sums over lines, and its output and quality for each line."""
 
     metrics: dict[str, Statistics]  # the main one first
     texts: list[str]
-    values: list[float]  # of each line, by which lines are told apart; more is better
-    right: list[bool]  # of labels: each that is right
+    values: list[float]  # the quality of each line; higher is better
+    correct: list[bool]  # of each label, if there are labels
 
 
 def compare_runs(
@@ -88,10 +88,10 @@ def compare_runs(
         "level": significance.LEVEL,
         "metrics": metrics,
     }
-    if found[0].right:
-        answer["mcnemar"] = significance.mcnemar(found[0].right, found[1].right)._asdict()
-    apart = [b - a for a, b in zip(found[0].values, found[1].values, strict=True)]
-    order = sorted(range(len(apart)), key=lambda i: (-abs(apart[i]), i))[:lines]
+    if found[0].correct:
+        answer["mcnemar"] = significance.mcnemar(found[0].correct, found[1].correct)._asdict()
+    differences = [b - a for a, b in zip(found[0].values, found[1].values, strict=True)]
+    order = sorted(range(len(differences)), key=lambda i: (-abs(differences[i]), i))[:lines]
     answer["differ_most"] = [
         {
             "line": i + 1,
@@ -102,7 +102,7 @@ def compare_runs(
             "values": [number(found[0].values[i]), number(found[1].values[i])],
         }
         for i in order
-        if apart[i] or found[0].texts[i] != found[1].texts[i]
+        if differences[i] or found[0].texts[i] != found[1].texts[i]
     ]
     return answer
 
@@ -117,10 +117,10 @@ def rows_of(run: Run, data: Any) -> Sequence[Example]:
 
 
 def shown_lines(run: Run, rows: Sequence[Example]) -> tuple[list[str], list[str]]:
-    """What each line reads and should say, as text."""
+    """The source and target of each line, as text."""
     if isinstance(run.task, Translate):
         references = references_of(rows)
-        return [" | ".join(source) for source in references], [g[0] for g in references.values()]
+        return [" | ".join(source) for source in references], [r[0] for r in references.values()]
     targets = ["" if row.target is None else " ".join(labels_of(row.target)) for row in rows]
     return [" ".join(row.source) for row in rows], targets
 
@@ -155,7 +155,7 @@ def _texts(
     references = references_of(rows)
     gold = list(references.values())
     request = run.request(settings=settings, scored=False)
-    texts = [one.text for one in run.stream(references, request)]
+    texts = [prediction.text for prediction in run.stream(references, request)]
     written = [task.as_written(targets) for targets in gold]
     unit = "char" if task.settings.target.kind == "char" else "token"
     names = [name for name in task.measured(rows, texts) if name in COMPARED]
@@ -166,7 +166,7 @@ def _texts(
     }
     near = similarity(task.settings.metric, unit)  # type: ignore[arg-type]
     pairs = zip(texts, written, strict=True)
-    return Measured(metrics, texts, [max(near(text, some)) for text, some in pairs], [])
+    return Measured(metrics, texts, [max(near(text, targets)) for text, targets in pairs], [])
 
 
 AS_WRITTEN = {"exact_match", "sequence_error", "token_error", "word_error", "char_error"}
@@ -176,42 +176,44 @@ COMPARED = AS_WRITTEN | {
 }
 
 
-def guesses(
+def predict_labels(
     run: Run, task: LabelTask, rows: Sequence[Example]
 ) -> tuple[list[list[str]], list[list[str]], list[float]]:
-    """The right and the guessed labels of each example, and the mean p of the right ones."""
+    """The gold and the predicted labels of each example, and the mean p of the gold ones."""
     sources = [row.source for row in rows]
-    gold, guess, shares = [], [], []
+    gold, predicted, mean_p = [], [], []
     each = task.logits(run.network, sources, run.config.decode.batch_tokens)
     for logits, row in zip(each, rows, strict=True):
         table = (logits[None] if isinstance(task, Classify) else logits).float()
-        right = [row.target] if isinstance(task, Classify) else labels_of(row.target)
-        scored = [i for i, label in enumerate(right) if label != UNSCORED]
-        gold.append([str(right[i]) for i in scored])
-        guess.append([task.labels.label(int(table[i].argmax())) for i in scored])
+        targets = [row.target] if isinstance(task, Classify) else labels_of(row.target)
+        scored = [i for i, label in enumerate(targets) if label != UNSCORED]
+        gold.append([str(targets[i]) for i in scored])
+        predicted.append([task.labels.label(int(table[i].argmax())) for i in scored])
         p = table.softmax(-1)
-        own = [float(p[i, task.labels.index(str(right[i]))]) for i in scored]
-        shares.append(sum(own) / max(len(own), 1))
-    return gold, guess, shares
+        of_gold = [float(p[i, task.labels.index(str(targets[i]))]) for i in scored]
+        mean_p.append(sum(of_gold) / max(len(of_gold), 1))
+    return gold, predicted, mean_p
 
 
 def _labels(run: Run, task: LabelTask, rows: Sequence[Example]) -> Measured:
-    gold, guess, shares = guesses(run, task, rows)
-    right = [[a == b for a, b in zip(*pair, strict=True)] for pair in zip(gold, guess, strict=True)]
-    accuracy = sums.ratio([sum(one) for one in right], [len(one) for one in right])
+    gold, predicted, mean_p = predict_labels(run, task, rows)
+    correct = [
+        [a == b for a, b in zip(*pair, strict=True)] for pair in zip(gold, predicted, strict=True)
+    ]
+    accuracy = sums.ratio([sum(line) for line in correct], [len(line) for line in correct])
     metrics = {"accuracy": accuracy}
     if isinstance(task, Classify):
-        metrics["macro_f1"] = sums.macro_f1(gold, guess)
+        metrics["macro_f1"] = sums.macro_f1(gold, predicted)
     elif is_bio(task.labels.labels):
-        metrics = {"span_f1": sums.span_f1(gold, guess)} | metrics
-    texts = [" ".join(labels) for labels in guess]
-    return Measured(metrics, texts, shares, [one for some in right for one in some])
+        metrics = {"span_f1": sums.span_f1(gold, predicted)} | metrics
+    texts = [" ".join(labels) for labels in predicted]
+    return Measured(metrics, texts, mean_p, [label for line in correct for label in line])
 
 
 def _numbers(run: Run, task: NumberTask, rows: Sequence[Example]) -> Measured:
     scored = task.score(run.network, rows)
     corpus, network, device = task.encode(rows), run.network, device_of(run.network)
-    squares, sizes, counts, texts = [], [], [], []
+    squares, absolute, counts, texts = [], [], [], []
     for i in range(len(rows)):
         batch = collate(corpus, np.array([i])).to(device)
         with torch.inference_mode():
@@ -224,16 +226,16 @@ def _numbers(run: Run, task: NumberTask, rows: Sequence[Example]) -> Measured:
                 raw, values = network.raw(batch.sources), batch.target.values
                 mean = network.distribution.mean(raw if raw.dim() == 3 else raw[:, None])
         length = int(batch.target.lengths[0])
-        said, right = (task.own_units(x[0, :length]) for x in (mean, values))
-        apart = np.where(np.isnan(right), 0.0, said - right)
-        squares.append(float((apart**2).sum()))
-        sizes.append(float(np.abs(apart).sum()))
-        counts.append(int((~np.isnan(right)).sum()))
-        texts.append(task.target.written(said) if len(said) else "")
+        predicted, gold = (task.own_units(x[0, :length]) for x in (mean, values))
+        errors = np.where(np.isnan(gold), 0.0, predicted - gold)
+        squares.append(float((errors**2).sum()))
+        absolute.append(float(np.abs(errors).sum()))
+        counts.append(int((~np.isnan(gold)).sum()))
+        texts.append(task.target.written(predicted) if len(predicted) else "")
     metrics = {
         "nats": sums.ratio([-p for p, _ in scored], [n for _, n in scored], 1.0, False),
         "rmse": sums.root(squares, counts),
-        "mae": sums.ratio(sizes, counts, 1.0, False),
+        "mae": sums.ratio(absolute, counts, 1.0, False),
     }
     each = [-a / max(n, 1) for a, n in zip(squares, counts, strict=True)]
     return Measured(metrics, texts, each, [])
@@ -244,13 +246,14 @@ def _forecasts(run: Run, task: Forecast, rows: Sequence[Example]) -> Measured:
     size = task.rows(run.config.decode.batch_tokens)
     squares, absolute, counts, losses = [], [], [], []
     for start in range(0, len(rows), size):
-        some = np.arange(start, min(start + size, len(rows)))
-        said, gold = task.outlook(network, windows, some).mean, windows.targets(some)  # type: ignore[arg-type]
-        apart = np.where(np.isnan(gold), 0.0, said - gold)
-        squares += (apart**2).sum((1, 2)).tolist()
-        absolute += np.abs(apart).sum((1, 2)).tolist()
+        chosen = np.arange(start, min(start + size, len(rows)))
+        gold = windows.targets(chosen)
+        mean = task.outlook(network, windows, chosen).mean  # type: ignore[arg-type]
+        errors = np.where(np.isnan(gold), 0.0, mean - gold)
+        squares += (errors**2).sum((1, 2)).tolist()
+        absolute += np.abs(errors).sum((1, 2)).tolist()
         counts += (~np.isnan(gold)).sum((1, 2)).tolist()
-        losses += task.nll(network, windows, some)[0].tolist()  # type: ignore[arg-type]
+        losses += task.nll(network, windows, chosen)[0].tolist()  # type: ignore[arg-type]
     metrics = {
         "mse": sums.ratio(squares, counts, 1.0, False),
         "mae": sums.ratio(absolute, counts, 1.0, False),
@@ -262,7 +265,7 @@ def _forecasts(run: Run, task: Forecast, rows: Sequence[Example]) -> Measured:
 
 
 def text_of(view: dict[str, Any]) -> list[str]:
-    """The view as lines for people."""
+    """The view as lines of text."""
     lines = [f"{view['lines']:,} lines, {view['samples']:,} samples, 95 % intervals"]
     lines.append(
         "metric\tfirst\tsecond\tdifference\tinterval\tbootstrap p\trandomisation p\tverdict"

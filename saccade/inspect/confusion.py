@@ -1,4 +1,4 @@
-"""Labels one by one: how each fares, and which is taken for which."""
+"""Scores by label, and the confusion matrix."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -6,19 +6,19 @@ from typing import Any
 
 from saccade.data.lines import Example
 from saccade.errors import ConfigError, DataError
-from saccade.inspect.comparing import guesses
+from saccade.inspect.comparing import predict_labels
 from saccade.inspect.examples import dev_examples
 from saccade.inspect.packing import number
 from saccade.metrics.labels import per_label
 from saccade.runs.run import Run
 from saccade.tasks.labels import LabelTask
 
-MAX_LABELS = 40  # in a matrix; the rarest are counted together
+MAX_LABELS = 40  # in a matrix; the rarest are merged
 OTHERS = "(others)"
 
 
 def confusion(run: Run, data: Sequence[str] = ()) -> dict[str, Any]:
-    """The view: how often each right label (a row) was guessed as each (a column), and its scores.
+    """The view: how often each gold label (a row) was predicted as each (a column), and scores.
 
     On these files, or on the run's own dev set.
     """
@@ -29,17 +29,18 @@ def confusion(run: Run, data: Sequence[str] = ()) -> dict[str, Any]:
             "classify and tag"
         )
     rows: Sequence[Example] = list(run.rows(*data)) if data else dev_examples(run, None)
-    each, said, _ = guesses(run, task, rows)
-    gold, guess = [tag for row in each for tag in row], [tag for row in said for tag in row]
+    gold_rows, predicted_rows, _ = predict_labels(run, task, rows)
+    gold = [label for row in gold_rows for label in row]
+    predicted = [label for row in predicted_rows for label in row]
     if not gold:
         raise DataError("nothing to score: there are no labels")
-    common = [label for label, _ in Counter([*gold, *guess]).most_common()]
+    common = [label for label, _ in Counter([*gold, *predicted]).most_common()]
     names = sorted(common) if len(common) <= MAX_LABELS else [*sorted(common[:MAX_LABELS]), OTHERS]
     index = {name: i for i, name in enumerate(names)}
     counts = [[0] * len(names) for _ in names]
-    for a, b in zip(gold, guess, strict=True):
+    for a, b in zip(gold, predicted, strict=True):
         counts[index.get(a, len(names) - 1)][index.get(b, len(names) - 1)] += 1
-    scores = per_label(gold, guess)
+    scores = per_label(gold, predicted)
     return {
         "kind": "confusion",
         "labels": names,
@@ -52,13 +53,13 @@ def confusion(run: Run, data: Sequence[str] = ()) -> dict[str, Any]:
                 "f1": number(score.f1),
                 "support": score.support,
             }
-            for label, score in sorted(scores.items(), key=lambda one: -one[1].support)
+            for label, score in sorted(scores.items(), key=lambda pair: -pair[1].support)
         ],
     }
 
 
 def label_lines(view: dict[str, Any]) -> list[str]:
-    """How each label fares, as lines for people."""
+    """The scores by label, as lines of text."""
     lines = ["label\tprecision\trecall\tf1\tsupport"]
     for one in view["by_label"]:
         scores = "\t".join(f"{one[name]:.2f}" for name in ("precision", "recall", "f1"))
@@ -67,7 +68,7 @@ def label_lines(view: dict[str, Any]) -> list[str]:
 
 
 def matrix_lines(view: dict[str, Any]) -> list[str]:
-    """The matrix, as lines for people: right labels down, guessed ones across."""
+    """The matrix, as lines of text: gold labels down, predicted ones across."""
     names = view["labels"]
     wide = max(map(len, names))
     cell = max(5, min(12, wide)) + 1

@@ -1,4 +1,4 @@
-"""Training curves of runs, from what they have written so far: of finished ones or on their way."""
+"""Training curves of runs, finished or still training, from their logs."""
 
 import json
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ from saccade.errors import DataError
 from saccade.inspect.packing import number
 from saccade.runs.run import Run
 
-MAX_POINTS = 2000  # of a curve; of more every few are left out
+MAX_POINTS = 2000  # of a curve; longer ones are subsampled
 METRICS = "metrics.jsonl"
 
 
@@ -27,17 +27,17 @@ def curves(runs: Iterable[Run | Path | str]) -> dict[str, Any]:
 
 
 def names_of(folders: list[Path]) -> list[str]:
-    """A name for each run: its folder's, with a number where two are called the same."""
-    found: list[str] = []
+    """A name for each run: its folder's, with a number where two have the same."""
+    names: list[str] = []
     for folder in folders:
         base = folder.resolve().name or "run"
         tries = (base if i == 1 else f"{base} {i}" for i in count(1))
-        found.append(next(name for name in tries if name not in found))
-    return found
+        names.append(next(name for name in tries if name not in names))
+    return names
 
 
 def curve(folder: Path) -> dict[str, Any]:
-    """What a run has written: losses, and scores at each evaluation; whether it is over."""
+    """The losses of a run, its scores at each evaluation, and whether it has finished."""
     steps: list[dict[str, Any]] = []
     dev: list[dict[str, Any]] = []
     finished = ""
@@ -52,24 +52,24 @@ def curve(folder: Path) -> dict[str, Any]:
                 dev[-1]["scores"] = _numbers(event.get("scores"))
             case "Finished":
                 finished = str(event.get("reason", ""))
-            case "Prepared":  # it was begun, or goes on
+            case "Prepared":  # started or resumed
                 start, finished = event.get("start") or 0, ""
-                steps = [one for one in steps if (one["step"] or 0) <= start]
-                dev = [one for one in dev if (one["step"] or 0) <= start]
+                steps = [event for event in steps if (event["step"] or 0) <= start]
+                dev = [event for event in dev if (event["step"] or 0) <= start]
     every = max(1, -(-len(steps) // MAX_POINTS))
-    kept = steps[::-1][::every][::-1]  # the last is always among them
+    kept = steps[::-1][::every][::-1]  # with the last one
     return {
-        "steps": [one["step"] for one in kept],
-        "loss": [_number(one["loss"]) for one in kept],
-        "rate": [_number(one["rate"]) for one in kept],
-        "seconds": [_number(one["seconds"]) for one in kept],
+        "steps": [step["step"] for step in kept],
+        "loss": [_number(step["loss"]) for step in kept],
+        "rate": [_number(step["rate"]) for step in kept],
+        "seconds": [_number(step["seconds"]) for step in kept],
         "dev": dev,
         "finished": finished,
     }
 
 
 def events(path: Path) -> Iterable[dict[str, Any]]:
-    """The events in a file; a last line that is being written is left alone."""
+    """The events in a log; an incomplete last line is skipped."""
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
@@ -77,11 +77,11 @@ def events(path: Path) -> Iterable[dict[str, Any]]:
         raise DataError(f"{path}: what happened in training cannot be read: {reason}") from None
     for line in text.splitlines():
         try:
-            found = json.loads(line)
+            event = json.loads(line)
         except (ValueError, RecursionError):
             continue
-        if isinstance(found, dict):
-            yield found
+        if isinstance(event, dict):
+            yield event
 
 
 def _number(value: Any) -> float | None:

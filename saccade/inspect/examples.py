@@ -15,15 +15,14 @@ MAX_EXAMPLES = 2000  # of the dev set, the first
 
 
 def worst(run: Run, n: int = 20) -> dict[str, Any]:
-    """The view: the dev examples with the least log p a token, and what the run says of them."""
+    """The view: the dev examples with the lowest log p per token, and the run's outputs."""
     if not 1 <= n <= 1000:
         raise ConfigError(f"n {n}: from 1 to 1,000")
     examples = dev_examples(run)
-    found = run.task.score(run.network, examples)
-    each = [log_p / max(count, 1) for log_p, count in found]
-    order = sorted(range(len(each)), key=each.__getitem__)[:n]
-    chosen = [examples[i] for i in order]
-    said = said_of(run, chosen)
+    scores = run.task.score(run.network, examples)
+    per_token = [log_p / max(count, 1) for log_p, count in scores]
+    order = sorted(range(len(per_token)), key=per_token.__getitem__)[:n]
+    outputs = outputs_of(run, [examples[i] for i in order])
     return {
         "kind": "worst",
         "measured": len(examples),
@@ -34,11 +33,11 @@ def worst(run: Run, n: int = 20) -> dict[str, Any]:
                 "source": list(examples[i].source),
                 "target": shown(examples[i]),
                 "said": text,
-                "log_p": log_prob(found[i][0]),
-                "tokens": found[i][1],
-                "per_token": number(each[i]),
+                "log_p": log_prob(scores[i][0]),
+                "tokens": scores[i][1],
+                "per_token": number(per_token[i]),
             }
-            for i, text in zip(order, said, strict=True)
+            for i, text in zip(order, outputs, strict=True)
         ],
     }
 
@@ -46,17 +45,17 @@ def worst(run: Run, n: int = 20) -> dict[str, Any]:
 def dev_examples(run: Run, most: int | None = MAX_EXAMPLES) -> list[Example]:
     """The first examples of a run's own dev set, or all."""
     try:
-        found = reopen(run.config, run.folder)
+        data = reopen(run.config, run.folder)
     except (CheckpointError, OSError) as error:
         raise CheckpointError(
             f"{run.folder}: its dev set is not there: {error}; a run that was imported or moved "
             "without data/ has none"
         ) from None
-    check_ids(run.task, found.dev, run.folder)
-    count = len(found.dev_examples)
-    rows = [found.dev_examples[i] for i in range(count if most is None else min(most, count))]
+    check_ids(run.task, data.dev, run.folder)
+    count = len(data.dev_examples)
+    rows = [data.dev_examples[i] for i in range(count if most is None else min(most, count))]
     if run.task.fallible:
-        run.task.remember(found.dev, rows)
+        run.task.remember(data.dev, rows)
     return [replace(row, others=()) for row in rows]
 
 
@@ -68,10 +67,10 @@ def shown(example: Example) -> str:
     return target if isinstance(target, str) else " ".join(map(str, target))
 
 
-def said_of(run: Run, examples: list[Example]) -> list[str]:
-    """What a run says of examples; nothing of a language model, which only reads them."""
+def outputs_of(run: Run, examples: list[Example]) -> list[str]:
+    """A run's outputs for examples; empty for a language model, which has only scores."""
     if not run.task.sources and run.config.task.family != "forecast":
         return [""] * len(examples)
     request = run.request()
     queries = [Query(row.source, number) for number, row in enumerate(examples)]
-    return [one.text for one in run.task.answer(run.network, queries, request)]
+    return [prediction.text for prediction in run.task.answer(run.network, queries, request)]

@@ -12,18 +12,20 @@ from saccade.data.pictures import pillow
 from saccade.errors import ConfigError
 from saccade.inspect.attention import new_figure, save
 from saccade.inspect.captions import CaptionPath, draw_path
+from saccade.inspect.forecast import MAX_PANELS
 from saccade.inspect.packing import (
     axis_names,
     axis_titles,
     best_path,
     children,
     map_title,
+    or_nan,
     unpacked,
 )
-from saccade.inspect.speech import Heard, draw_speech
+from saccade.inspect.speech import SpeechAlignment, draw_speech
 
 View = dict[str, Any]
-MAX_NAMED = 90  # rows or columns that are still called by name
+MAX_NAMED = 90  # rows or columns with names
 MAX_TREE_NODES = 400
 BLUE, RED, GREY, INK = "#2b6cb0", "#c53030", "#a0aec0", "#1a202c"
 
@@ -36,8 +38,8 @@ def draw(view: View, out: str | Path) -> None:
         case "speech":
             weights = torch.from_numpy(unpacked(view["weights"])).float()
             spoken = view["spoken"] and [tuple(pair) for pair in view["spoken"]]
-            heard = Heard(view["tokens"], weights, view["seconds"], spoken)
-            return draw_speech(heard, out, view["text"])
+            alignment = SpeechAlignment(view["tokens"], weights, view["seconds"], spoken)
+            return draw_speech(alignment, out, view["text"])
         case "attention":
             figure = _attention(view)
         case "tree":
@@ -78,12 +80,12 @@ def _path(view: View) -> CaptionPath:
 
 
 def visible(token: str) -> str:
-    """A token as it is drawn: blanks can be seen, and $ is no formula."""
+    """A token as drawn by matplotlib: with visible blanks, and $ escaped."""
     return (token.replace(" ", "␣") or "␣").replace("$", r"\$")
 
 
 def heat_map(axes: Any, values: Any, rows: list[str], columns: list[str], **more: Any) -> Any:
-    """A matrix with the names of its rows and columns, as far as there is room for them."""
+    """A matrix with the names of its rows and columns, thinned out if there are many."""
     image = axes.imshow(values, aspect="auto", interpolation="nearest", **more)
     for names, where, set_ticks in (
         (columns, "x", axes.set_xticks),
@@ -116,7 +118,7 @@ def _attention(view: View) -> Any:
 
 
 def layout(view: View) -> tuple[list[int], list[float]]:
-    """Where the nodes of a tree stand: how deep, and how far down, parents amid their children."""
+    """The coordinates of a tree's nodes: depth, and height, parents centred on their children."""
     nodes = view["nodes"]
     depth: list[int] = []
     for node in nodes:
@@ -158,7 +160,7 @@ def _tree(view: View) -> Any:
                 [depth[parent], depth[i]], [place[parent], place[i]], color=colour, linewidth=0.7
             )
         axes.text(
-            depth[i], place[i], f"{visible(node['token'])} {node['score']:.2f}",
+            depth[i], place[i], f"{visible(node['token'])} {or_nan(node['score']):.2f}",
             color=colour, fontsize=6, va="center", fontweight="bold" if i in best else "normal",
             bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6},
         )  # fmt: skip
@@ -191,33 +193,37 @@ def _tokens(view: View) -> Any:
 
 
 def _saliency(view: View) -> Any:
-    said = view["text"] if view["position"] is None else view["target"][view["position"]]
-    figure = _bars(view["tokens"], view["scores"], f"{view['method']}, {view['explains']}", True)
+    output = view["text"] if view["position"] is None else view["target"][view["position"]]
+    figure = _bars(
+        view["tokens"],
+        [or_nan(x) for x in view["scores"]],
+        f"{view['method']}, {view['explains']}",
+        True,
+    )
     error = view.get("completeness_error")
     more = "" if error is None else f"; completeness error {error:.2g}"
-    figure.axes[0].set_title(f"for: {visible(said)[:60]}{more}", fontsize="small")
+    figure.axes[0].set_title(f"for: {visible(output)[:60]}{more}", fontsize="small")
     return figure
 
 
 def _labels(view: View) -> Any:
     if "words" not in view:
-        some = view["labels"][:20]
-        figure = new_figure(5.0, 0.8 + 0.28 * len(some))
+        best = view["labels"][:20]
+        figure = new_figure(5.0, 0.8 + 0.28 * len(best))
         axes = figure.add_subplot()
-        axes.barh(
-            [visible(one["text"])[:30] for one in some], [one["p"] for one in some], color=BLUE
-        )
+        names = [visible(label["text"])[:30] for label in best]
+        axes.barh(names, [label["p"] for label in best], color=BLUE)
         axes.set_xlim(0, 1)
         axes.invert_yaxis()
         axes.set_xlabel("probability")
         return figure
-    found = sorted({one["text"] for word in view["labels"] for one in word["labels"]})
+    names = sorted({label["text"] for word in view["labels"] for label in word["labels"]})
     table = [
-        [next(o["p"] for o in word["labels"] if o["text"] == label) for word in view["labels"]]
-        for label in found
+        [next(o["p"] for o in word["labels"] if o["text"] == name) for word in view["labels"]]
+        for name in names
     ]
-    figure = new_figure(min(24.0, 2.0 + 0.45 * len(view["words"])), 1.2 + 0.25 * len(found))
-    heat_map(figure.add_subplot(), table, found, view["words"], cmap="Blues", vmin=0.0, vmax=1.0)
+    figure = new_figure(min(24.0, 2.0 + 0.45 * len(view["words"])), 1.2 + 0.25 * len(names))
+    heat_map(figure.add_subplot(), table, names, view["words"], cmap="Blues", vmin=0.0, vmax=1.0)
     return figure
 
 
@@ -299,10 +305,10 @@ def _embeddings(view: View) -> Any:
 
 
 def _forecast(view: View) -> Any:
-    some = view["series"][:12]
-    figure = new_figure(8.0, 1.2 + 2.0 * len(some))
-    for i, series in enumerate(some):
-        axes = figure.add_subplot(len(some), 1, i + 1)
+    shown = view["series"][:MAX_PANELS]
+    figure = new_figure(8.0, 1.2 + 2.0 * len(shown))
+    for i, series in enumerate(shown):
+        axes = figure.add_subplot(len(shown), 1, i + 1)
         past = [np.nan if x is None else x for x in series["history"]]
         ahead = range(len(past) - 1, len(past) + len(series["mean"]))
         last = past[-1]
@@ -316,7 +322,7 @@ def _forecast(view: View) -> Any:
 
 
 def main_score(view: View) -> str:
-    """The score on dev that all runs of a view have, the loss last."""
+    """The first dev score that all runs of a view have, other than the loss if possible."""
     sets = [set(one["scores"]) for run in view["runs"] for one in run["dev"]]
     shared = set.intersection(*sets) if sets else set()
     order = [name for run in view["runs"] for one in run["dev"] for name in one["scores"]]
@@ -329,17 +335,18 @@ def _curves(view: View) -> Any:
     score = main_score(view)
     for run in view["runs"]:
         name = visible(run["name"])
-        axes[0].plot(run["steps"], [x or np.nan for x in run["loss"]], label=name, linewidth=1)
-        steps = [one["step"] for one in run["dev"]]
-        for one, key in ((axes[1], "loss"), (axes[2], score)):
-            values = [d["scores"].get(key) for d in run["dev"]]
-            one.plot(steps, [np.nan if x is None else x for x in values], marker=".", label=name)
-    for one, title in zip(
+        losses = [np.nan if x is None else x for x in run["loss"]]
+        axes[0].plot(run["steps"], losses, label=name, linewidth=1)
+        steps = [evaluation["step"] for evaluation in run["dev"]]
+        for panel, key in ((axes[1], "loss"), (axes[2], score)):
+            values = [evaluation["scores"].get(key) for evaluation in run["dev"]]
+            panel.plot(steps, [np.nan if x is None else x for x in values], marker=".", label=name)
+    for panel, title in zip(
         axes, ("loss in training", "loss on dev", f"{score} on dev"), strict=True
     ):
-        one.set_title(title, fontsize="small")
-        one.set_xlabel("step", fontsize="small")
-        one.tick_params(labelsize="small")
+        panel.set_title(title, fontsize="small")
+        panel.set_xlabel("step", fontsize="small")
+        panel.tick_params(labelsize="small")
     axes[0].legend(fontsize="x-small")
     return figure
 
@@ -357,6 +364,6 @@ def _confusion(view: View) -> Any:
                 colour = "white" if shares[i, j] > 0.6 else INK
                 if value:
                     axes.text(j, i, str(value), ha="center", va="center", fontsize=7, color=colour)
-    axes.set_ylabel("right")
-    axes.set_title("guessed", fontsize="small")
+    axes.set_ylabel("gold")
+    axes.set_title("predicted", fontsize="small")
     return figure

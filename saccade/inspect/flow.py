@@ -1,8 +1,8 @@
-"""Gradient flow: how far back in time a network can learn, by the size of its gradients.
+"""Gradient flow: how far back in time a network can learn, by the norms of its gradients.
 
-A recurrent state h_t depends on h_i through t - i steps, and the norm of dh_t/dh_i shrinks or grows
-with each of them (Bengio et al. 1994; Pascanu et al. 2013, arxiv.org/abs/1211.5063). For every
-network there is dL/dx_i, what the loss sends back to each position.
+A recurrent state h_t depends on h_i through t - i steps, and the norm of dh_t/dh_i vanishes or
+explodes with their number (Bengio et al. 1994; Pascanu et al. 2013, arxiv.org/abs/1211.5063). Every
+network has dL/dx_i, the gradient of the loss at each position.
 """
 
 from typing import Any, NamedTuple
@@ -11,21 +11,20 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from saccade.errors import ConfigError
 from saccade.inspect.case import Case, differentiable
 from saccade.inspect.packing import matrix, numbers
-from saccade.inspect.saliency import gradient
+from saccade.inspect.saliency import check_position, gradient
 from saccade.models.decoders import RecurrentDecoder
 from saccade.nn.bodies import PyramidBody, RecurrentBody
 from saccade.nn.recurrent import LayerState, Recurrent, Separate, run_cell
 
-PROBES = 64  # directions of h_t that are followed back; as many as h has numbers give the norm
-MAX_STEPS = 256  # of a longer input the last are followed
-MAX_ROWS = 64  # states h_t, evenly spaced, from which gradients go back
+PROBES = 64  # directions of h_t that are backpropagated; exact if h is no wider
+MAX_STEPS = 256  # the last ones of a longer input
+MAX_ROWS = 64  # states h_t, evenly spaced, that are differentiated
 
 
 class Recurrence(NamedTuple):
-    """The first recurrent layer of a network, what it reads of a case, and its first state."""
+    """The first recurrent layer of a network, its inputs in a case, and its initial state."""
 
     path: str
     layer: nn.RNNBase
@@ -35,19 +34,17 @@ class Recurrence(NamedTuple):
 
 
 def flow(case: Case, position: int | None = None) -> dict[str, Any]:
-    """The view: |dL/dx_i| of each position, and of a recurrent network |dh_t/dh_i|.
+    """The view: |dL/dx_i| of each position, and |dh_t/dh_i| of a recurrent network.
 
     L is -log p of the output, or of one part of it.
     """
-    if position is not None and not 0 <= position < len(case.said):
-        last = len(case.said) - 1
-        raise ConfigError(f"position {position}: the output has positions from 0 to {last}")
-    slopes = gradient(case, case.vectors, position)
-    inputs = torch.cat([slope[0].norm(dim=-1) for slope in slopes])
+    check_position(case, position)
+    gradients = gradient(case, case.vectors, position)
+    inputs = torch.cat([grad[0].norm(dim=-1) for grad in gradients])
     found = {
         "kind": "flow",
         "tokens": case.names,
-        "target": case.said,
+        "target": case.outputs,
         "text": case.text,
         "position": position,
         "inputs": numbers(inputs),
@@ -83,7 +80,7 @@ def recurrence_of(case: Case) -> Recurrence | None:
                 return _of_decoder(case, path, module)
             case _:
                 continue
-        if inputs.size(-1) != layer.input_size:  # a forecast's, whose stem is passed by
+        if inputs.size(-1) != layer.input_size:  # a forecast's, whose vectors are before the stem
             return None
         zero = inputs.new_zeros(1, layer.hidden_size)
         state = (zero, zero) if isinstance(layer, nn.LSTM) else (zero,)
@@ -92,7 +89,7 @@ def recurrence_of(case: Case) -> Recurrence | None:
 
 
 def _of_decoder(case: Case, path: str, decoder: RecurrentDecoder) -> Recurrence:
-    """The same of a decoder, which may read its target at once or step by step."""
+    """That of a decoder, which may read its target at once or step by step."""
     columns: list[Tensor] = []
     states: list[LayerState] = []
 
@@ -114,10 +111,10 @@ def _of_decoder(case: Case, path: str, decoder: RecurrentDecoder) -> Recurrence:
 def state_gradients(
     recurrence: Recurrence,
 ) -> tuple[list[int], Float[Tensor, "R T"]]:
-    """The rows t that were looked at, and for each the norm of dh_t/dh_i, for all i; 1 at i = t.
+    """The rows t, and for each the norm of dh_t/dh_i for all i; 1 at i = t.
 
-    The norm is Frobenius', over that of the identity. An LSTM's h_i stands for its whole state,
-    cell included. Where h is wider than there are probes, random directions of h_t stand for all.
+    It is the Frobenius norm, relative to that of the identity. An LSTM's h_i includes its cell. If
+    h is wider than the number of probes, the norm is estimated from random directions of h_t.
     """
     _, layer, inputs, state, _ = recurrence
     inputs = inputs[:, -MAX_STEPS:]
@@ -133,10 +130,10 @@ def state_gradients(
     norms = torch.zeros(len(rows), T)
     with torch.inference_mode(False), torch.enable_grad(), differentiable():
         columns = inputs.clone().unbind(1)
-        states, now = [], tuple(part.clone() for part in state)
+        states, current = [], tuple(part.clone() for part in state)
         for column in columns:
-            now = tuple(part.detach() for part in run_cell(layer, column, now))
-            states.append(now)
+            current = tuple(part.detach() for part in run_cell(layer, column, current))
+            states.append(current)
         # v dh_t/dh_i = (v dh_t/dh_{i+1}) dh_{i+1}/dh_i, for all rows t > i at once
         back = [inputs.new_zeros(len(rows), K, width) for _ in state]
         for i in range(T - 1, -1, -1):
@@ -146,21 +143,21 @@ def state_gradients(
             if not i:
                 break
             active = slice(sum(t < i for t in rows), None)  # rows are in order
-            sent = [part[active].reshape(-1, width) for part in back]
+            vectors = [part[active].reshape(-1, width) for part in back]
             before = tuple(
-                part.expand(len(sent[0]), -1).clone().requires_grad_() for part in states[i - 1]
+                part.expand(len(vectors[0]), -1).clone().requires_grad_() for part in states[i - 1]
             )
-            after = run_cell(layer, columns[i].expand(len(sent[0]), -1), before)
-            total = inputs.new_zeros(len(sent[0]))
-            for part, slope in zip(back, torch.autograd.grad(after, before, sent), strict=True):
-                part[active] = slope.view(-1, K, width)
-                total += slope.square().sum(-1)
+            after = run_cell(layer, columns[i].expand(len(vectors[0]), -1), before)
+            total = inputs.new_zeros(len(vectors[0]))
+            for part, grad in zip(back, torch.autograd.grad(after, before, vectors), strict=True):
+                part[active] = grad.view(-1, K, width)
+                total += grad.square().sum(-1)
             norms[active, i - 1] = (total.view(-1, K).mean(1)).sqrt().cpu()
     return rows, norms
 
 
 def by_distance(rows: list[int], norms: Float[Tensor, "R T"]) -> Float[Tensor, "T"]:
-    """The mean norm over all pairs that are so many steps apart."""
+    """The mean norm over all pairs at each distance t - i."""
     T = norms.size(1)
     sums, counts = torch.zeros(T), torch.zeros(T)
     for row, t in enumerate(rows):

@@ -1,4 +1,4 @@
-"""Forecasts to look at: as a table, as JSON, and as a picture with its intervals."""
+"""Forecasts as a table, as JSON, and as a picture with intervals."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from saccade.inspect.attention import new_figure, save
 from saccade.runs.run import Run
 from saccade.tasks.forecast import INTERVAL, Continuation
 
-SHOWN_HORIZONS, SHOWN_ROWS = 4, 50  # of what came before, the more of the two
+SHOWN_HORIZONS, SHOWN_ROWS = 4, 50  # of the history, whichever is more
 MAX_PANELS = 12  # series in one picture
 STANDARD_INPUT = "/dev/stdin"
 
@@ -25,24 +25,24 @@ def show(
     decode: Mapping[str, Any],
     plot: Path | None,
     as_json: bool,
-    useless: Sequence[str],
+    unused: Sequence[str],
 ) -> str:
-    """How the table in a file goes on, as text; with `plot` also as a picture.
+    """The forecast of the table in a file, as text; with `plot` also as a picture.
 
-    `useless` are options that were given, and have nothing to do with a forecast.
+    `unused` are given options that a forecast does not have.
     """
-    if useless or set(decode) - {"kind", "seed"}:
-        what = useless[0] if useless else f"decode.{min(set(decode) - {'kind', 'seed'})}"
+    if unused or set(decode) - {"kind", "seed"}:
+        what = unused[0] if unused else f"decode.{min(set(decode) - {'kind', 'seed'})}"
         raise ConfigError(f"{what}: a forecast does not search: leave it out")
     levels = _levels(quantiles)
     name = STANDARD_INPUT if file is None or str(file) == "-" else str(file)
     seed = decode.get("seed", 1)
-    drawn = _ends() if plot is not None else ()
-    found = run.forecast(name, (*levels, *drawn), samples, seed)
+    drawn = _interval_levels() if plot is not None else ()
+    forecast = run.forecast(name, (*levels, *drawn), samples, seed)
     if plot is not None:
-        draw(found, plot)
-    found = found.with_levels(levels)
-    return json.dumps(found.record()) if as_json else found.csv().rstrip("\n")
+        draw(forecast, plot)
+    forecast = forecast.with_levels(levels)
+    return json.dumps(forecast.record()) if as_json else forecast.csv().rstrip("\n")
 
 
 def _levels(text: str) -> tuple[float, ...]:
@@ -52,26 +52,26 @@ def _levels(text: str) -> tuple[float, ...]:
         raise ConfigError(f"--quantiles {text}: write them as in 0.1,0.5,0.9") from None
 
 
-def _ends() -> tuple[float, float]:
+def _interval_levels() -> tuple[float, float]:
     return round((1 - INTERVAL) / 2, 9), round((1 + INTERVAL) / 2, 9)
 
 
-def draw(found: Continuation, path: str | Path) -> None:
+def draw(forecast: Continuation, path: str | Path) -> None:
     """History, forecast and its 80 % interval, a panel a series; needs the extra `plot`."""
-    table, H = found.table, len(found.mean)
+    table, H = forecast.table, len(forecast.mean)
     names = table.names[:MAX_PANELS]
     figure = new_figure(8, 1.2 + 2.0 * len(names))
     from matplotlib.ticker import MaxNLocator  # an extra, which new_figure asks for
 
-    low, high = (found.quantiles[found.levels.index(level)] for level in _ends())
-    before = max(0, found.first - max(SHOWN_HORIZONS * H, SHOWN_ROWS))
-    past = np.arange(before, found.first)
-    future = np.arange(found.first - 1, found.first + H)  # from the last value on
+    low, high = (forecast.quantiles[forecast.levels.index(level)] for level in _interval_levels())
+    before = max(0, forecast.first - max(SHOWN_HORIZONS * H, SHOWN_ROWS))
+    past = np.arange(before, forecast.first)
+    future = np.arange(forecast.first - 1, forecast.first + H)  # from the last value on
     for i, name in enumerate(names):
         axes = figure.add_subplot(len(names), 1, i + 1)
-        axes.plot(past, table.values[before : found.first, i], color="black", linewidth=1)
-        last = table.values[found.first - 1, i]
-        mean, least, most = (np.append(last, part[:, i]) for part in (found.mean, low, high))
+        axes.plot(past, table.values[before : forecast.first, i], color="black", linewidth=1)
+        last = table.values[forecast.first - 1, i]
+        mean, least, most = (np.append(last, part[:, i]) for part in (forecast.mean, low, high))
         axes.plot(future, mean, color="tab:blue", linewidth=1.5, label="forecast")
         band = f"{INTERVAL:.0%} interval"
         axes.fill_between(future, least, most, color="tab:blue", alpha=0.25, label=band)

@@ -1,4 +1,4 @@
-"""The attention of every layer and head: maps, how sharp they are, and what each head is worth."""
+"""The attention of every layer and head: maps, their entropy, and the importance of each head."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -20,19 +20,19 @@ from saccade.nn.edits import Edits
 from saccade.nn.watch import over_time, watch
 
 Type = Literal["self", "cross", "recurrent", "pool"]
-THUMB = 24  # cells of a small picture of a map, each way
-MAX_FLOAT_CELLS = 1 << 24  # of all maps of an input; more are kept in half precision
+THUMB_SIZE = 24  # rows and columns of a thumbnail of a map
+MAX_FLOAT_CELLS = 1 << 24  # of all maps of an input; more are stored in half precision
 
 
 @dataclass(frozen=True)
 class Module:
-    """An attention of a network: what attends to what, and each head's map."""
+    """An attention module: what attends to what, and each head's map."""
 
     path: str
     type: Type
-    rows: str  # source, target, or output: one row for the whole
-    columns: str  # source, or read: what a decoder was given before it said each target
-    row_start: int  # the first of its rows among those of the source
+    rows: str  # source, target, or output (a single row)
+    columns: str  # source, or read: the inputs of a decoder
+    row_start: int  # the first of its rows among the positions of all sources
     column_start: int
     maps: Float[Tensor, "H T S"]
 
@@ -49,7 +49,7 @@ class Module:
 
 @dataclass(frozen=True)
 class AttentionMaps:
-    """All attention of a case. Made once; `view` then takes no time for another layer or head."""
+    """All attention of a case, computed once for the views of any layer and head."""
 
     source: list[str]
     target: list[str]
@@ -61,14 +61,14 @@ class AttentionMaps:
     def view(
         self, layer: int | None = None, head: int | None = None, thumbs: bool = True
     ) -> dict[str, Any]:
-        """One map: of a module and a head; without, the mean of those to the source, or the last.
+        """One map, of a layer and a head; by default the mean of cross-attention or the last one.
 
-        Coverage is how much attention each column has got, of all rows. Without `thumbs` the small
-        pictures of all heads are left out.
+        Coverage is the sum of attention to each column. Without `thumbs` there are no thumbnails of
+        all heads.
         """
         modules = self.summary
         if not thumbs:
-            modules = [{k: v for k, v in one.items() if k != "thumbs"} for one in modules]
+            modules = [{k: v for k, v in module.items() if k != "thumbs"} for module in modules]
         shown = self.map(layer, head)
         return {
             "kind": "attention",
@@ -86,8 +86,8 @@ class AttentionMaps:
         }
 
     def _to_source(self) -> list[Module]:
-        found = [m for m in self.modules if m.type in ("cross", "recurrent")]
-        return found or self.modules[-1:]
+        to_source = [m for m in self.modules if m.type in ("cross", "recurrent")]
+        return to_source or self.modules[-1:]
 
     def _shown(self, layer: int | None) -> Module:
         return self._to_source()[0] if layer is None else self.modules[layer]
@@ -102,24 +102,24 @@ class AttentionMaps:
 
 
 def attention_maps(case: Case, ablate: bool = False) -> AttentionMaps:
-    """The maps of all attention of a case; ConfigError where there is none.
+    """The maps of all attention of a case; ConfigError if there is none.
 
-    With `ablate` also what each head is worth: how much less likely the output is without it.
+    With `ablate` also the importance of each head: how much less likely the output is without it.
     """
     network = case.network
-    with torch.inference_mode(), watch(network) as found:
+    with torch.inference_mode(), watch(network) as recorded:
         case.forward(1)
-    if not found:
+    if not recorded:
         raise ConfigError("this network has no attention: there is nothing to draw")
-    cells = sum(call.numel() for calls in found.values() for call in calls)
+    cells = sum(call.numel() for calls in recorded.values() for call in calls)
     dtype = torch.float32 if cells <= MAX_FLOAT_CELLS else torch.float16
     modules: list[Module] = []
     summary: list[dict[str, Any]] = []
-    while found:
-        path = next(iter(found))
-        weights = over_time(found.pop(path))[0].float().cpu()  # (T, S) or (H, T, S)
+    while recorded:
+        path = next(iter(recorded))
+        weights = over_time(recorded.pop(path))[0].float().cpu()  # (T, S) or (H, T, S)
         weights = weights if weights.dim() == 3 else weights[None]
-        module = placed(case, path, weights.to(dtype))
+        module = describe(case, path, weights.to(dtype))
         modules.append(module)
         summary.append(
             {
@@ -138,15 +138,15 @@ def attention_maps(case: Case, ablate: bool = False) -> AttentionMaps:
         if ablate:
             summary[-1]["importance"] = importance(case, module)
     source = source_names(case, modules)
-    target = case.said if any(m.rows in ("target", "output") for m in modules) else []
+    target = case.outputs if any(m.rows in ("target", "output") for m in modules) else []
     return AttentionMaps(source, target, case.read, case.text, modules, summary)
 
 
-def placed(case: Case, path: str, maps: Float[Tensor, "H T S"]) -> Module:
-    """A module with what its rows and columns are."""
+def describe(case: Case, path: str, maps: Float[Tensor, "H T S"]) -> Module:
+    """The module at a path, with the meaning of its rows and columns."""
     module = case.network.get_submodule(path)
     start = 0
-    if ".encoders." in f".{path}":  # of several sources each has its own
+    if ".encoders." in f".{path}":  # one for each of several sources
         start = case.spans[int(path.split("encoders.")[1].partition(".")[0])].start
     match module:
         case CrossAttention():
@@ -173,22 +173,22 @@ def source_names(case: Case, modules: list[Module]) -> list[str]:
     """The names of the source's positions, as many as are attended to."""
     if isinstance(case, LanguageModelCase):
         return []
-    over = [m.maps.size(2) + m.column_start for m in modules if m.columns == "source"]
-    if not over:
+    ends = [m.maps.size(2) + m.column_start for m in modules if m.columns == "source"]
+    if not ends:
         return case.names
-    return case.names if max(over) == len(case.names) else grouped(case.names, max(over))
+    return case.names if max(ends) == len(case.names) else grouped(case.names, max(ends))
 
 
 def entropy(maps: Float[Tensor, "H T S"]) -> Float[Tensor, "H"]:
-    """How spread out a head's attention is, the mean over its rows, in nats: 0 is on one column."""
+    """The entropy of each head's attention, the mean over its rows, in nats."""
     logs = maps.clamp(min=1e-30).log_()
     return -torch.einsum("hts,hts->h", maps, logs) / maps.size(1)
 
 
 def thumbs(maps: Float[Tensor, "H T S"]) -> Float[Tensor, "H t s"]:
-    """The maps made small, by means."""
+    """Thumbnails of the maps, by mean pooling."""
     T, S = maps.shape[1:]
-    size = min(T, THUMB), min(S, THUMB)
+    size = min(T, THUMB_SIZE), min(S, THUMB_SIZE)
     return F.adaptive_avg_pool2d(maps[None], size)[0]
 
 
@@ -196,44 +196,44 @@ def thumbs(maps: Float[Tensor, "H T S"]) -> Float[Tensor, "H t s"]:
 
 
 def importance(case: Case, module: Module) -> list[float | None]:
-    """For each head log p of the output less log p without the head.
+    """For each head log p of the output minus log p without the head.
 
-    Michel et al. 2019, arxiv.org/abs/1905.10650. A head's values are taken as zeros; where a pool
-    has but one head, its weights are taken as equal.
+    Michel et al. 2019, arxiv.org/abs/1905.10650. The output of a head is replaced by zeros; a
+    pool's only head is replaced by uniform weights.
     """
-    heads, rows, found = len(module.maps), case.rows_at_once, []
+    heads, rows, drops = len(module.maps), case.rows_at_once, []
     attention = case.network.get_submodule(module.path)
     with torch.inference_mode():
-        whole = float(case.forward(1).sum())
+        full = float(case.forward(1).sum())
         for start in range(0, heads, rows):
-            some = list(range(start, min(start + rows, heads)))
-            with without(attention, some, heads):
-                left = case.forward(len(some)).sum(-1)
-            found += [whole - float(log_p) for log_p in left]
-    return [number(value) for value in found]
+            chunk = list(range(start, min(start + rows, heads)))
+            with without(attention, chunk, heads):
+                ablated = case.forward(len(chunk)).sum(-1)
+            drops += [full - float(log_p) for log_p in ablated]
+    return [number(value) for value in drops]
 
 
 @contextmanager
 def without(attention: nn.Module, heads: list[int], of: int) -> Iterator[None]:
-    """While the block runs, row i of a batch is computed without head i of these."""
+    """While the block runs, row i of a batch is computed without the i-th of these heads."""
 
-    def muted(module: nn.Module, inputs: tuple[Any, ...]) -> Any:
+    def zero_heads(module: nn.Module, inputs: tuple[Any, ...]) -> Any:
         (mixed,) = inputs  # (B, T, H * K)
         mixed = mixed.unflatten(-1, (of, -1)).clone()
         mixed[torch.arange(len(heads)), :, heads] = 0.0
         return (mixed.flatten(-2),)
 
-    def nothing(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
+    def zero(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
         return torch.zeros_like(output)
 
     with ExitStack() as stack:
         match attention:
             case SelfAttention() | CrossAttention():
-                stack.callback(attention.out.register_forward_pre_hook(muted).remove)
+                stack.callback(attention.out.register_forward_pre_hook(zero_heads).remove)
             case Pooled():
-                stack.callback(attention.score.register_forward_hook(nothing).remove)
-            case Edits():  # which passes over the source all the same, and sees nothing there
-                stack.callback(attention.key.register_forward_hook(nothing).remove)
+                stack.callback(attention.score.register_forward_hook(zero).remove)
+            case Edits():  # it still moves over the source, with keys of zeros
+                stack.callback(attention.key.register_forward_hook(zero).remove)
             case _:
-                stack.callback(attention.register_forward_hook(nothing).remove)
+                stack.callback(attention.register_forward_hook(zero).remove)
         yield

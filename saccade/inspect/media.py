@@ -1,4 +1,4 @@
-"""Views of pictures, sounds and series: the path of a caption, what was heard when, a forecast."""
+"""Views of pictures, sounds and series: caption paths, speech alignments and forecasts."""
 
 from base64 import b64encode
 from io import BytesIO
@@ -23,11 +23,13 @@ from saccade.runs.run import Run
 from saccade.tasks.forecast import Forecast
 from saccade.tasks.translate import Translate
 
-ENVELOPE = 600  # pairs of numbers that draw a wave
+ENVELOPE_PARTS = 600  # of a waveform, each drawn by its minimum and maximum
 LEVELS = (0.1, 0.25, 0.5, 0.75, 0.9)
 
 
-def captioned(run: Run, item: Item, target: str = "", layer: int | None = None) -> dict[str, Any]:
+def caption_view(
+    run: Run, item: Item, target: str = "", layer: int | None = None
+) -> dict[str, Any]:
     """The view of a caption's path: for each word the weights over the cells of the picture."""
     task, network = _translator(run)
     picture_field(task)
@@ -41,7 +43,7 @@ def captioned(run: Run, item: Item, target: str = "", layer: int | None = None) 
         "text": text,
         "words": path.words,
         "grid": [rows, columns],
-        "weights": [matrix(one) for one in path.maps],
+        "weights": [matrix(weights) for weights in path.maps],
         "picture": {"width": width, "height": height, "url": png_url(path.picture)},
     }
 
@@ -54,12 +56,12 @@ def png_url(picture: Array) -> str:
     return f"data:image/png;base64,{b64encode(data.getvalue()).decode()}"
 
 
-def heard(run: Run, item: Item, target: str = "", layer: int | None = None) -> dict[str, Any]:
-    """The view of speech: when each token was heard, and the wave it was heard in."""
+def speech_view(run: Run, item: Item, target: str = "", layer: int | None = None) -> dict[str, Any]:
+    """The view of speech: the alignment of tokens with time, and the waveform."""
     task, network = _translator(run)
     source = source_of(run, item)
     text = target or run.predict([source])[0].text
-    found = hear(task, network, source, text, layer)
+    alignment = hear(task, network, source, text, layer)
     (field,) = task.sources
     assert isinstance(field, SoundField)
     (cell,) = task.read([source])[0]
@@ -69,18 +71,18 @@ def heard(run: Run, item: Item, target: str = "", layer: int | None = None) -> d
     return {
         "kind": "speech",
         "text": text,
-        "tokens": found.tokens,
-        "weights": matrix(found.weights),
-        "seconds": number(found.seconds),
-        "length": number(found.seconds * found.weights.size(1)),
-        "spoken": None if found.spoken is None else [numbers(pair) for pair in found.spoken],
+        "tokens": alignment.tokens,
+        "weights": matrix(alignment.weights),
+        "seconds": number(alignment.seconds),
+        "length": number(alignment.seconds * alignment.weights.size(1)),
+        "spoken": alignment.spoken and [numbers(pair) for pair in alignment.spoken],
         "wave": wave,
     }
 
 
 def envelope(samples: Array) -> list[list[float | None]]:
-    """The lowest and the highest sample of each of many equal parts."""
-    parts = np.array_split(samples, min(ENVELOPE, len(samples)))
+    """The minimum and maximum of equal parts of a waveform."""
+    parts = np.array_split(samples, min(ENVELOPE_PARTS, len(samples)))
     return [numbers([float(part.min()), float(part.max())]) for part in parts]
 
 
@@ -91,7 +93,7 @@ def _translator(run: Run) -> tuple[Translate, Generator]:
 
 
 def forecast_view(run: Run, item: Item, samples: int = 0, seed: int = 1) -> dict[str, Any]:
-    """The view of a forecast: for each series what came before, the mean, and quantiles.
+    """The view of a forecast: for each series its history, the mean, and quantiles.
 
     The item is a window in JSON, as `predict` takes it, or the path of a table's file.
     """
@@ -99,31 +101,36 @@ def forecast_view(run: Run, item: Item, samples: int = 0, seed: int = 1) -> dict
     if not isinstance(task, Forecast) or not isinstance(network, AnyForecaster):
         raise ConfigError(f"a run of {run.config.task.title} does not forecast")
     if isinstance(item, Path):
-        found = run.forecast(item, LEVELS, samples, seed)
-        table, first, H = found.table, found.first, len(found.mean)
+        forecast = run.forecast(item, LEVELS, samples, seed)
+        table, first, H = forecast.table, forecast.first, len(forecast.mean)
         before = max(0, first - max(SHOWN_HORIZONS * H, SHOWN_ROWS))
         times = [table.time(i) for i in range(before, first)]
         parts = [
-            _one(name, table.values[before:first, i], found.mean[:, i], found.quantiles[:, :, i])
+            _series(
+                name,
+                table.values[before:first, i],
+                forecast.mean[:, i],
+                forecast.quantiles[:, :, i],
+            )
             for i, name in enumerate(table.names)
         ]
-        return {"kind": "forecast", "times": [*times, *found.times], "series": parts}
+        return {"kind": "forecast", "times": [*times, *forecast.times], "series": parts}
     windows, row = forecast_window(task, item)
-    said, (_, which) = task.outlook(network, windows, row, seed=seed), windows.places(row)
+    outlook, (_, which) = task.outlook(network, windows, row, seed=seed), windows.places(row)
     units = task.series.in_file_units
     span, names = task.series.span, task.series.known.names
     past = units(windows.history(row, span.lookback), which)[0]
-    mean = units(said.mean, which)[0]
-    bands = units(said.quantiles(LEVELS), which)[:, 0]
+    mean = units(outlook.mean, which)[0]
+    bands = units(outlook.quantiles(LEVELS), which)[:, 0]
     parts = [
-        _one(names[series], past[:, i], mean[:, i], bands[:, :, i])
+        _series(names[series], past[:, i], mean[:, i], bands[:, :, i])
         for i, series in enumerate(which[0])
     ]
     steps = [str(i) for i in range(-span.lookback, 0)] + [f"+{i + 1}" for i in range(span.horizon)]
     return {"kind": "forecast", "times": steps, "series": parts}
 
 
-def _one(name: str, past: Array, mean: Array, bands: Array) -> dict[str, Any]:
+def _series(name: str, past: Array, mean: Array, bands: Array) -> dict[str, Any]:
     return {
         "name": name,
         "history": numbers(torch.from_numpy(np.asarray(past, np.float64))),

@@ -1,4 +1,4 @@
-"""From a run and an input to a case: what the run says of it, or what it is told to have said."""
+"""From a run and an input to a case: with the run's own output, or a given target."""
 
 from collections.abc import Mapping, Sequence
 from itertools import repeat
@@ -43,7 +43,7 @@ EMPTY = "the input is empty: write something to look at"
 
 
 class Searched(NamedTuple):
-    """A query, what was asked, and what was found."""
+    """A query and the result of its search."""
 
     query: EncodedQuery
     request: Request
@@ -54,7 +54,7 @@ class Searched(NamedTuple):
 def open_case(
     run: Run, item: Item, target: str = "", settings: Settings = None, prefix: str = ""
 ) -> Case:
-    """The case of an input and of `target`, or of what the run predicts."""
+    """The case of an input and a target, by default the run's prediction."""
     task, network = run.task, run.network
     match task:
         case LanguageModel() if isinstance(network, Generator):
@@ -92,20 +92,20 @@ def source_of(run: Run, item: Item) -> Source:
 
 
 def read_sources(run: Run, source: Source) -> tuple[tuple[Padded, ...], list[list[str] | None]]:
-    """One row of each source, and what its positions are called, if they are not numbered."""
+    """One row of each source, and the names of its positions, None if they are numbered."""
     task, device = run.task, device_of(run.network)
-    found, names = [], []
+    rows, names = [], []
     for field, cells in zip(task.sources, task.read([source]), strict=True):
         row = padded(field.encode(cells), np.arange(1)).to(device)
-        found.append(row)
+        rows.append(row)
         names.append(names_of(field, row, cells))
-    if any(row.values.size(1) == 0 for row in found):
+    if any(row.values.size(1) == 0 for row in rows):
         raise DataError(EMPTY)
-    return tuple(found), names
+    return tuple(rows), names
 
 
 def names_of(field: Any, row: Padded, cells: Sequence[Any]) -> list[str] | None:
-    """What the positions of a row are called: tokens as they are, labels by name."""
+    """The names of a row's positions: tokens as they are, labels by name."""
     if isinstance(field, Text) and field.inventory.spelled:
         return list(cells[0])  # a position for each word
     if isinstance(field, Text):
@@ -119,7 +119,7 @@ def names_of(field: Any, row: Padded, cells: Sequence[Any]) -> list[str] | None:
 def searched(
     run: Run, item: Item, settings: Settings = None, prefix: str = "", details: bool = False
 ) -> Searched:
-    """What a run's search finds about an input."""
+    """The result of a run's search for an input."""
     task, network = run.task, run.network
     assert isinstance(task, GeneratingTask)
     assert isinstance(network, Generator)
@@ -136,7 +136,7 @@ def searched(
 def generated(
     run: Run, item: Item, target: str = "", settings: Settings = None, prefix: str = ""
 ) -> GeneratedCase:
-    """What a decoder says of a source, token by token."""
+    """A source and the tokens of a decoder's output."""
     task, network = run.task, run.network
     assert isinstance(task, GeneratingTask)
     assert isinstance(network, Generator)
@@ -159,8 +159,8 @@ def generated(
     ids = [*ids, output.specials.eos]
     marks = output.frame.start
     read = output.tokens([marks[-1], *ids[:-1]])
-    said = output.tokens(ids)
-    return GeneratedCase(network, sources, names, said, text, read, marks=marks, ids=ids)
+    outputs = output.tokens(ids)
+    return GeneratedCase(network, sources, names, outputs, text, read, marks=marks, ids=ids)
 
 
 def item_reading(run: Run, task: GeneratingTask, item: Item) -> Any:
@@ -170,12 +170,12 @@ def item_reading(run: Run, task: GeneratingTask, item: Item) -> Any:
 
 def check_length(task: GeneratingTask, reading: Any, ids: Sequence[int]) -> None:
     """DataError for a source or a target that is longer than the model's positions."""
-    left = task.positions_left(reading)
-    if left < 0:
+    available = task.positions_left(reading)
+    if available < 0:
         raise DataError("the input is longer than the model's positions: shorten it")
-    if len(ids) > left:
+    if len(ids) > available:
         raise DataError(
-            f"the output has {len(ids):,} tokens, and the model has positions for {left:,}: "
+            f"the output has {len(ids):,} tokens, and the model has positions for {available:,}: "
             "shorten it"
         )
 
@@ -183,28 +183,28 @@ def check_length(task: GeneratingTask, reading: Any, ids: Sequence[int]) -> None
 def continued(
     run: Run, item: Item, target: str = "", settings: Settings = None, complete: bool = True
 ) -> LanguageModelCase:
-    """A text, and how a language model goes on, or is told to: all tokens after the first mark.
+    """A text and its continuation by a language model, or the given one.
 
-    Without `complete` the text alone, and the end of its line.
+    Without `complete` only the text and the end of its line.
     """
     task, network = run.task, run.network
     assert isinstance(task, LanguageModel)
     (text, *_), output = source_of(run, item), task.output
     start = list(output.frame.line)
     if target or not complete:
-        whole = text + target
-        more = output.encode([whole])[0]
-        check_length(task, ([*start, *more],), [])
+        full_text = text + target
+        tokens = output.encode([full_text])[0]
+        check_length(task, ([*start, *tokens],), [])
     else:
         answer = searched(run, item, settings)
-        more = task.written(answer.query.readings[0], answer.found.hypotheses[0].tokens)
-        more, whole = more[len(start) :], answer.text
-    ids = [*more, output.specials.eos]
-    read, said = output.tokens([*start, *ids[:-1]]), output.tokens(ids)
-    return LanguageModelCase(network, (), [read], said, whole, read, marks=start, ids=ids)
+        tokens = task.written(answer.query.readings[0], answer.found.hypotheses[0].tokens)
+        tokens, full_text = tokens[len(start) :], answer.text
+    ids = [*tokens, output.specials.eos]
+    read, outputs = output.tokens([*start, *ids[:-1]]), output.tokens(ids)
+    return LanguageModelCase(network, (), [read], outputs, full_text, read, marks=start, ids=ids)
 
 
-# --- labels, blanks and numbers -------------------------------------------------------------------
+# --- labels, masks and numbers --------------------------------------------------------------------
 
 
 def labelled(run: Run, task: LabelTask, item: Item, target: str = "") -> LabelCase:
@@ -227,36 +227,36 @@ def labelled(run: Run, task: LabelTask, item: Item, target: str = "") -> LabelCa
             if len(given) != count:
                 raise DataError(f"target: {len(given)} labels, but there are {count} words")
             ids = [task.labels.index(label) for label in given]
-    said = [task.labels.label(i) for i in ids]
-    return LabelCase(network, sources, names, said, " ".join(said), ids=ids)
+    labels = [task.labels.label(i) for i in ids]
+    return LabelCase(network, sources, names, labels, " ".join(labels), ids=ids)
 
 
 def filled(run: Run, task: Fill, item: Item, target: str = "") -> MaskedCase:
-    """What is said at each <mask> of a text."""
+    """A text and the predictions for its masks."""
     network = run.network
     assert isinstance(network, TokenPredictor)
     if target:
         raise ConfigError("target: what is missing is filled in by the run: leave it out")
     (text, *_) = source_of(run, item)
-    row = np.array(task.read_masks(text, repeat(task.alphabet.mask)))
+    row = np.array(task.encode_masked(text, repeat(task.vocab.mask)))
     if problem := task.problem(row):
         raise DataError(problem)
-    made = task.asked(row, row == task.alphabet.mask)
-    batch = batch_of([made], task.target.pad).to(device_of(network))
+    sample = task.sample_at(row, row == task.vocab.mask)
+    batch = batch_of([sample], task.target.pad).to(device_of(network))
     special = task.tokenizer.specials.ids
     case = MaskedCase(
         network,
         batch.sources,
-        [task.tokenizer.tokens(made.source.tolist())],
+        [task.tokenizer.tokens(sample.source.tolist())],
         [],
         "",
         target=network.tokens(batch.target),
-        silent=special,
+        banned=special,
     )
     with torch.inference_mode():
         ids = case.logits(1)[0].argmax(-1).tolist()
     case.ids = torch.tensor([ids], device=case.ids.device)
-    case.said, case.text = task.tokenizer.tokens(ids), task.shown(text, ids)
+    case.outputs, case.text = task.tokenizer.tokens(ids), task.shown(text, ids)
     return case
 
 
@@ -267,12 +267,12 @@ def measured(run: Run, task: Regress, item: Item, target: str = "") -> NumbersCa
     sources, names = read_sources(run, source_of(run, item))
     with torch.inference_mode():
         mean = run.network.distribution.mean(run.network.raw(sources))[0]
-    said = [str(i + 1) for i in range(len(mean))]
+    outputs = [str(i + 1) for i in range(len(mean))]
     if task.per_position:
         assert sources[0].words is not None
-        said = [str(i + 1) for i in range(int(sources[0].words.max()) + 1)]
+        outputs = [str(i + 1) for i in range(int(sources[0].words.max()) + 1)]
     text = run.predict([source_of(run, item)])[0].text
-    return NumbersCase(run.network, sources, names, said, text)
+    return NumbersCase(run.network, sources, names, outputs, text)
 
 
 def drawn(run: Run, task: Series, item: Item, target: str = "") -> SeriesCase:
@@ -291,7 +291,7 @@ def drawn(run: Run, task: Series, item: Item, target: str = "") -> SeriesCase:
 
 
 def forecast(run: Run, task: Forecast, item: Item, target: str = "") -> ForecastCase:
-    """The steps after a window: one in JSON as `predict` takes it, or the last of a table."""
+    """A window, in JSON as for `predict` or the last of a table, and the steps after it."""
     refuse_target(target)
     network, device = run.network, device_of(run.network)
     assert isinstance(network, AnyForecaster)
@@ -301,10 +301,10 @@ def forecast(run: Run, task: Forecast, item: Item, target: str = "") -> Forecast
     S, H = task.series.span.lookback, task.series.span.horizon
     inputs = None
     if isinstance(network, StepForecaster):
-        said = torch.tensor(task.outlook(network, windows, row).mean, device=device).float()
+        mean = torch.tensor(task.outlook(network, windows, row).mean, device=device).float()
         with torch.inference_mode():
             window, _ = network.start(sources)
-            inputs = ((said - window.effects - window.level.centre) / window.level.scale)[:, :-1]
+            inputs = ((mean - window.effects - window.level.centre) / window.level.scale)[:, :-1]
         inputs = inputs.clone()
     names = [str(i - S) for i in range(S)]
     steps = [f"+{h + 1}" for h in range(H)]
@@ -313,7 +313,7 @@ def forecast(run: Run, task: Forecast, item: Item, target: str = "") -> Forecast
 
 
 def forecast_window(task: Forecast, item: Item) -> Any:
-    """The windows that hold the one to look at, and its number."""
+    """The windows with the requested one, and its number."""
     if isinstance(item, Path):
         return task.last_windows(task.table_in(str(item))), np.arange(1)
     text = item if isinstance(item, str) else item[0]
@@ -324,4 +324,4 @@ def forecast_window(task: Forecast, item: Item) -> Any:
 
 def refuse_target(target: str) -> None:
     if target:
-        raise ConfigError("target: numbers are looked at as the run says them: leave it out")
+        raise ConfigError("target: numbers are always those that the run predicts: leave it out")

@@ -1,8 +1,8 @@
-"""Numbers as views hold them: plain JSON, five digits, large matrices as bytes."""
+"""Numbers in views: plain JSON with five digits, large matrices as bytes."""
 
 from base64 import b64decode, b64encode
 from collections.abc import Iterable
-from math import isfinite
+from math import isfinite, nan
 from typing import Any
 
 import numpy as np
@@ -10,19 +10,24 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-MAX_LISTED_CELLS = 16_384  # of a matrix that is written as lists
+MAX_LISTED_CELLS = 16_384  # of a matrix as lists
 DIGITS = 5
 
 
 def number(value: float) -> float | None:
-    """A number with five significant digits; None of what is not finite, which JSON has not."""
+    """A number with five significant digits; None if it is not finite, which JSON lacks."""
     value = float(value)
     return float(f"{value:.{DIGITS}g}") if isfinite(value) else None
 
 
 def log_prob(value: float) -> float | None:
-    """A log-probability, to a hundred-thousandth; None of what cannot be."""
+    """A log-probability with five decimals; None if it is not finite."""
     return round(float(value), DIGITS) if isfinite(value) else None
+
+
+def or_nan(value: float | None) -> float:
+    """A number of a view, which is None where it was not finite."""
+    return nan if value is None else value
 
 
 def numbers(values: Tensor | Iterable[float]) -> list[float | None]:
@@ -30,27 +35,27 @@ def numbers(values: Tensor | Iterable[float]) -> list[float | None]:
 
 
 def matrix(values: Float[Tensor, "T S"]) -> Any:
-    """Rows of numbers; of a large matrix that is nowhere negative bytes: value = u8 / 255 * max."""
+    """A matrix as lists of numbers, or a large one as bytes."""
     if values.numel() <= MAX_LISTED_CELLS:
         return [numbers(row) for row in values.float()]
     return bytes_of(values)
 
 
 def bytes_of(values: Float[Tensor, "T S"]) -> dict[str, Any]:
-    """A matrix as {"shape", "u8", "max"}; one with negative numbers has also a "min".
+    """A matrix as {"shape", "u8", "max"}: value = u8 / 255 * max.
 
-    Then value = min + u8 / 255 * (max - min).
+    With negative numbers it has also a "min": value = min + u8 / 255 * (max - min).
     """
     values = values.float().cpu().nan_to_num(0.0)
     least, most = min(0.0, float(values.min())), float(values.max())
     scaled = (values - least) * (255.0 / max(most - least, 1e-30))
     data = scaled.round().clamp(0, 255).to(torch.uint8).contiguous().numpy().tobytes()
-    found = {"shape": list(values.shape), "u8": b64encode(data).decode(), "max": number(most)}
-    return found | ({"min": number(least)} if least < 0 else {})
+    packed = {"shape": list(values.shape), "u8": b64encode(data).decode(), "max": number(most)}
+    return packed | ({"min": number(least)} if least < 0 else {})
 
 
 def unpacked(packed: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """The numbers of a matrix, however it was written."""
+    """The numbers of a matrix in either format."""
     if isinstance(packed, list):
         return np.array(
             [[np.nan if x is None else x for x in row] for row in packed], dtype=np.float64
@@ -60,11 +65,11 @@ def unpacked(packed: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
     return np.asarray(flat.reshape(packed["shape"]) / 255 * (packed["max"] - least) + least)
 
 
-# --- what every drawing of a view asks of it ------------------------------------------------------
+# --- shared by all drawings of a view -------------------------------------------------------------
 
 
 def axis_names(view: dict[str, Any]) -> tuple[list[str], list[str]]:
-    """The names of the rows and the columns of an attention map, of a layer those that it sees."""
+    """The names of the rows and the columns of an attention map; of one layer, its own."""
     names = {"source": view["source"], "target": view["target"], "read": view["read"]}
     rows, columns = names.get(view["rows"], [view["text"]]), names[view["columns"]]
     if view["layer"] is None:
@@ -79,12 +84,12 @@ AXES = {"source": "input", "target": "output", "read": "what was read before", "
 
 
 def axis_titles(view: dict[str, Any]) -> tuple[str, str]:
-    """What the rows and the columns of an attention map are."""
+    """The titles of the axes of an attention map."""
     return AXES[view["rows"]], AXES[view["columns"]]
 
 
 def map_title(view: dict[str, Any]) -> str:
-    """Which attention a map shows: of a module and a head, or the mean of those to the source."""
+    """The title of an attention map: its module and head, or the mean over cross-attention."""
     if view["layer"] is not None:
         path = str(view["modules"][view["layer"]]["path"])
         return path if view["head"] is None else f"{path}, head {view['head']}"
@@ -95,7 +100,7 @@ def map_title(view: dict[str, Any]) -> str:
 
 
 def children(view: dict[str, Any]) -> dict[int | None, list[int]]:
-    """The nodes of a tree below each; below None those that are first."""
+    """The children of each node of a tree; those of None are the first tokens."""
     found: dict[int | None, list[int]] = {}
     for i, node in enumerate(view["nodes"]):
         found.setdefault(node["parent"], []).append(i)
@@ -103,7 +108,7 @@ def children(view: dict[str, Any]) -> dict[int | None, list[int]]:
 
 
 def best_path(view: dict[str, Any]) -> set[int]:
-    """The nodes of a tree that are the answer."""
+    """The nodes of a tree on the path of the answer."""
     found, at = set(), view["best"]
     while at is not None:
         found.add(at)

@@ -1,7 +1,7 @@
-"""Views as one HTML file that needs nothing else: no script, no network, light and dark.
+"""Views as one self-contained HTML file: no script, no network, light and dark.
 
-All that comes from a model or its data is text, escaped here and nowhere else (`show`). The policy
-in the file's head forbids scripts and every address but data: URLs.
+All content of a model or its data is text, escaped here and nowhere else (`show`). The content
+security policy in the file's head forbids scripts and all URLs but data: ones.
 """
 
 import json
@@ -21,13 +21,14 @@ from saccade.inspect.packing import (
     best_path,
     children,
     map_title,
+    or_nan,
     unpacked,
 )
 
 View = dict[str, Any]
-MAX_CELLS = 4096  # of a matrix whose cells can be pointed at; a larger one is a picture
+MAX_CELLS = 4096  # of a matrix whose cells have tooltips; a larger one is a picture
 MAX_NODES = 3000
-MOST_SURPRISED = 10.0  # nats, from which on tokens are equally dark
+MAX_SURPRISAL = 10.0  # nats: tokens above it are equally dark
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 LEGEND = (
     "<p class=faint>Each node is a token, log p (nats) of all up to it, and what became of it. "
@@ -64,22 +65,22 @@ def heading(kind: str) -> str:
 
 
 def download(view: View) -> str:
-    """A link by which the numbers of a view can be saved."""
+    """A link that downloads a view as JSON."""
     data = b64encode(json.dumps(view, ensure_ascii=True, allow_nan=False).encode()).decode()
     href = f"data:application/json;base64,{data}"
     return f'<p><a class="faint" download="{view["kind"]}.json" href="{href}">JSON</a></p>'
 
 
 def show(text: str) -> str:
-    """Text for HTML, as it is: escaped, apart from the direction of what is around it.
+    """Text for HTML, escaped, and isolated from the text direction around it.
 
-    Characters that no page can hold have a picture, or their number.
+    Characters that HTML cannot hold are replaced by a symbol, or their code.
     """
     return f"<bdi>{escaped(text) or '␣'}</bdi>"
 
 
 def escaped(text: str) -> str:
-    """Text for an attribute, or where no tag may stand."""
+    """Text for an attribute, or where no tag is allowed."""
     return escape("".join(map(_visible, str(text))))
 
 
@@ -95,7 +96,7 @@ def _visible(char: str) -> str:
 
 
 def token(text: str) -> str:
-    """A token; a blank one can be seen."""
+    """A token; blanks alone are made visible."""
     return show("␣" * len(text) if text and not text.strip(" ") else text)
 
 
@@ -128,7 +129,7 @@ def body(view: View) -> str:
         case "confusion":
             counts = np.array(view["counts"], float)
             shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
-            return "<p>Rows: right; columns: guessed.</p>" + heat(
+            return "<p>Rows: gold; columns: predicted.</p>" + heat(
                 shares, view["labels"], view["labels"]
             )
         case _:
@@ -141,7 +142,7 @@ def body(view: View) -> str:
 def heat(
     values: Any, rows: Sequence[str], columns: Sequence[str], most: float | None = None
 ) -> str:
-    """A matrix: cells with their numbers, or, of a large one, a picture of them."""
+    """A matrix as a table with tooltips, or a large one as a picture."""
     values = np.nan_to_num(np.asarray(values, float))
     top = most or float(np.abs(values).max(initial=0.0)) or 1.0
     if values.size > MAX_CELLS:
@@ -188,7 +189,7 @@ def _minus(value: float) -> str:
 
 
 def coloured(names: Iterable[str], values: Iterable[float], titles: Iterable[str]) -> str:
-    """Tokens one after the other, darker where their number is larger."""
+    """Tokens in a line, darker where their number is larger."""
     values = list(values)
     most = max(map(abs, values), default=0.0) or 1.0
     spans = (
@@ -272,9 +273,9 @@ def _attention(view: View) -> str:
         for h, thumb in enumerate(one["thumbs"]):
             worth = ""
             if "importance" in one:
-                worth = f", worth {one['importance'][h]:.3f} nats"
+                worth = f", worth {or_nan(one['importance'][h]):.3f} nats"
             small = picture(unpacked(thumb), thumb["max"] or 1.0, 4)
-            text = f"head {h}: entropy {one['entropy'][h]:.2f} nats{worth}"
+            text = f"head {h}: entropy {or_nan(one['entropy'][h]):.2f} nats{worth}"
             cards.append(f"<figure>{small}<figcaption>{text}</figcaption></figure>")
         parts.append(f'<div class="heads">{"".join(cards)}</div>')
     return "".join(parts)
@@ -318,7 +319,7 @@ def _tokens(view: View) -> str:
     values = [-(one["log_p"] or 0.0) for one in said]
     titles = [f"surprisal {value:.3f} nats" for value in values]
     parts = [f"<p>log p {view['score']:.4f} nats; darker tokens surprise the model more.</p>"]
-    shades = [min(value, MOST_SURPRISED) for value in values]
+    shades = [min(value, MAX_SURPRISAL) for value in values]
     parts.append(coloured((one["text"] for one in said), shades, titles))
     rows = []
     for one in said:
@@ -338,7 +339,7 @@ def _saliency(view: View) -> str:
     error = view.get("completeness_error")
     note = "" if error is None else f"; completeness error {error:.2g}"
     head = f"<p>{escaped(view['method'])}, for {show(said)}: {escaped(view['explains'])} "
-    head += f"{view['value']:.4g}{note}. Blue speaks for it, red against.</p>"
+    head += f"{or_nan(view['value']):.4g}{note}. Blue speaks for it, red against.</p>"
     titles = [f"{x:.4f}" for x in scores]
     rows = zip(view["tokens"], scores, strict=True)
     return head + coloured(view["tokens"], scores, titles) + bars(rows)

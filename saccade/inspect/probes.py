@@ -1,4 +1,4 @@
-"""Contrastive probes: of two outputs, or two inputs, that differ in a word, which is likelier?
+"""Contrastive probes: which of two outputs, or inputs, that differ in a word is likelier?
 
 A file has a pair in each line, by group. Its columns are group, better and worse (two texts of a
 language model), or group, source, better and worse (two outputs for one input); a first line of
@@ -20,10 +20,10 @@ NAMES = {"group", "source", "target", "better", "worse", "better_source", "worse
 Pair = dict[str, str]
 
 
-def read_pairs(path: str, alone: bool) -> list[Pair]:
-    """The pairs of a file; `alone` says that texts have no source."""
-    usual = ["group", "better", "worse"] if alone else ["group", "source", "better", "worse"]
-    columns, pairs = usual, []
+def read_pairs(path: str, text_only: bool) -> list[Pair]:
+    """The pairs of a file; `text_only` is for runs without sources."""
+    default = ["group", "better", "worse"] if text_only else ["group", "source", "better", "worse"]
+    columns, pairs = default, []
     try:
         for number_, row in enumerate(lines_of(path), 1):
             if isinstance(row, Defect):
@@ -31,7 +31,7 @@ def read_pairs(path: str, alone: bool) -> list[Pair]:
             cells = row.rstrip("\r\n").split("\t")
             if number_ == 1 and set(cells) <= NAMES and len(cells) > 1:
                 columns = cells
-                _check_columns(path, columns, alone)
+                _check_columns(path, columns, text_only)
                 continue
             if not row.strip():
                 continue
@@ -48,30 +48,32 @@ def read_pairs(path: str, alone: bool) -> list[Pair]:
     return pairs
 
 
-def _check_columns(path: str, columns: list[str], alone: bool) -> None:
+def _check_columns(path: str, columns: list[str], text_only: bool) -> None:
     two_outputs = {"better", "worse"} <= {*columns}
     two_inputs = {"better_source", "worse_source", "target"} <= {*columns}
-    if two_outputs and (alone or "source" in columns):
+    if two_outputs and (text_only or "source" in columns):
         return
-    if two_inputs and not alone:
+    if two_inputs and not text_only:
         return
-    wanted = "better and worse" if alone else "source, better and worse, or better_source, "
-    wanted += "" if alone else "worse_source and target"
+    wanted = "better and worse" if text_only else "source, better and worse, or better_source, "
+    wanted += "" if text_only else "worse_source and target"
     raise DataError(f"{path}:1: the columns must be {wanted}, and group if there are several")
 
 
 def probe(run: Run, path: str) -> dict[str, Any]:
-    """The view: for each group in how many pairs the better one is likelier, and by how much."""
+    """The view: by group the accuracy, and the mean margin in log p."""
     task = run.task
     if isinstance(task, WordVectors):
         raise ConfigError("word vectors give no text a score: there is nothing to probe")
-    alone = isinstance(task, PlainText)
-    pairs = read_pairs(path, alone)
-    examples = [_example(run, pair, side, alone) for pair in pairs for side in ("better", "worse")]
-    # each by itself where long: batches hold examples of like lengths
+    text_only = isinstance(task, PlainText)
+    pairs = read_pairs(path, text_only)
+    examples = [
+        _example(run, pair, side, text_only) for pair in pairs for side in ("better", "worse")
+    ]
+    # in batches of similar lengths
     lengths = [sum(map(len, row.source)) + len(str(row.target or "")) for row in examples]
     budget = run.config.decode.batch_tokens
-    scores = in_batches(examples, lengths, budget, lambda some: task.score(run.network, some))
+    scores = in_batches(examples, lengths, budget, lambda batch: task.score(run.network, batch))
     margins = [scores[2 * i][0] - scores[2 * i + 1][0] for i in range(len(pairs))]
     groups: dict[str, list[float]] = {}
     for pair, margin in zip(pairs, margins, strict=True):
@@ -80,7 +82,7 @@ def probe(run: Run, path: str) -> dict[str, Any]:
         "kind": "probes",
         "file": path,
         "all": _summary(margins),
-        "groups": [{"group": name} | _summary(some) for name, some in groups.items()],
+        "groups": [{"group": name} | _summary(of_group) for name, of_group in groups.items()],
         "pairs": [
             pair
             | {
@@ -93,8 +95,8 @@ def probe(run: Run, path: str) -> dict[str, Any]:
     }
 
 
-def _example(run: Run, pair: Pair, side: str, alone: bool) -> Example:
-    if alone:
+def _example(run: Run, pair: Pair, side: str, text_only: bool) -> Example:
+    if text_only:
         return Example((pair[side],), None)
     if "target" in pair:
         return Example(run.source_of(pair[f"{side}_source"]), pair["target"])
@@ -102,16 +104,16 @@ def _example(run: Run, pair: Pair, side: str, alone: bool) -> Example:
 
 
 def _summary(margins: Sequence[float]) -> dict[str, Any]:
-    right = sum(margin > 0 for margin in margins)
+    correct = sum(margin > 0 for margin in margins)
     return {
         "pairs": len(margins),
-        "accuracy": number(100 * right / len(margins)),
+        "accuracy": number(100 * correct / len(margins)),
         "mean_margin": number(sum(margins) / len(margins)),
     }
 
 
 def text_of(view: dict[str, Any]) -> list[str]:
-    """The view as lines for people."""
+    """The view as lines of text."""
     lines = ["group\tpairs\taccuracy\tmean margin"]
     rows = [*view["groups"], {"group": "all"} | view["all"]]
     for one in rows if len(view["groups"]) > 1 else rows[-1:]:

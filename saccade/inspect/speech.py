@@ -1,4 +1,4 @@
-"""Speech to look at: when each token of a text was heard, by attention and by CTC."""
+"""Speech alignments: the time of each token of a text, by attention and by CTC."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,64 +23,66 @@ from saccade.tasks.translate import Translate
 
 
 @dataclass(frozen=True)
-class Heard:
-    """A text and the sound it was heard in: a row for each token, a column for each position."""
+class SpeechAlignment:
+    """The alignment of a text with a sound: a row for each token, a column for each position."""
 
-    tokens: list[str]  # the end among them
+    tokens: list[str]  # with <eos>
     weights: Float[Tensor, "T S"]  # of attention, the mean of layers and heads
-    seconds: float  # from one position to the next
-    # by CTC, when each token but the end is said: from and to, in seconds; None without CTC
+    seconds: float  # of a position
+    # start and end of each token but <eos> by CTC, in seconds; None without CTC
     spoken: list[tuple[float, float]] | None
 
 
 def hear(
     task: Translate, network: Generator, source: Source, target: str, layer: int | None = None
-) -> Heard:
-    """When each token of `target` is heard in a sound, as the decoder reads it.
+) -> SpeechAlignment:
+    """The alignment of `target` with a sound.
 
-    By the mean of all layers of attention, or by one. CTC's times are those of the likeliest
-    alignment.
+    By the attention of a layer or the mean of all; CTC's times are those of its best path.
     """
     (field, *others) = task.sources
     if others or not isinstance(field, SoundField):
         raise ConfigError("this model's source is not audio: use inspect.attention")
-    found = align(task, network, source, target)
-    found = found if layer is None else found.only(layer)
+    alignment = align(task, network, source, target)
+    alignment = alignment if layer is None else alignment.only(layer)
     seconds = field.reader.hop_ms / 1000 * frames_of_position(task.config, field.reader)
     spoken = None
     corpus = task.encode([Example(source, target)])
     batch = collate(corpus, np.arange(1)).to(device_of(network))
     with torch.inference_mode():
         heads = network.ctc_heads(network.encode(batch.sources))
-        spelled = [head(memory)[0] for head, memory in heads]
+        log_probs = [head(memory)[0] for head, memory in heads]
     if heads:
-        ids = corpus.tokens[0][1:-1]  # without the marks at both ends
-        places = best_path(mean_log_probs(spelled), ids, heads[0][0].blank)
-        if places is not None:
-            spoken = [(seconds * first, seconds * end) for first, end in places]
-    return Heard(found.target, found.mean, seconds, spoken)
+        ids = corpus.tokens[0][1:-1]  # without <bos> and <eos>
+        spans = best_path(mean_log_probs(log_probs), ids, heads[0][0].blank)
+        if spans is not None:
+            spoken = [(seconds * first, seconds * end) for first, end in spans]
+    return SpeechAlignment(alignment.target, alignment.mean, seconds, spoken)
 
 
 def frames_of_position(config: c.Config, reader: c.Sound) -> int:
-    """How many frames of a sound one position of the memory stands for."""
+    """The number of frames of a sound in one position of the memory."""
     layers = config.encoder.num_layers if isinstance(config.encoder, c.Pyramid) else 1
     return reader.stride << (layers - 1)
 
 
-def draw_speech(heard: Heard, path: str | Path, title: str = "") -> None:
-    """The weights over time as a picture, with a bar where CTC hears a token; extra `plot`."""
-    rows, columns = heard.weights.shape
-    length = columns * heard.seconds
+def draw_speech(alignment: SpeechAlignment, path: str | Path, title: str = "") -> None:
+    """The weights over time as a picture, with bars for CTC's times; needs the extra `plot`."""
+    rows, columns = alignment.weights.shape
+    length = columns * alignment.seconds
     figure = new_figure(min(20.0, 3.0 + 2.5 * length), 1.4 + 0.22 * rows)
     axes = figure.add_subplot()
-    # Columns are as wide as their time, and row t has its middle at t.
+    # columns are as wide as their time, and row t has its centre at t
     extent = (0.0, length, rows - 0.5, -0.5)
-    axes.imshow(heard.weights.numpy(), cmap="Blues", vmin=0.0, aspect="auto", extent=extent)
-    for row, (first, end) in enumerate(heard.spoken or ()):
+    axes.imshow(alignment.weights.numpy(), cmap="Blues", vmin=0.0, aspect="auto", extent=extent)
+    for row, (first, end) in enumerate(alignment.spoken or ()):
         axes.plot([first, end], [row, row], color="tab:orange", linewidth=2.5)
-    axes.set_yticks(range(rows), [name.replace(" ", "␣") or "␣" for name in heard.tokens])
+    axes.set_yticks(range(rows), [name.replace(" ", "␣") or "␣" for name in alignment.tokens])
     axes.tick_params(axis="y", length=0)
     axes.set_xlabel("seconds")
-    parts: Sequence[str] = [title, "attention" if heard.spoken is None else "attention, CTC orange"]
+    parts: Sequence[str] = [
+        title,
+        "attention" if alignment.spoken is None else "attention, CTC orange",
+    ]
     axes.set_title(": ".join(part for part in parts if part), fontsize="medium")
     save(figure, path, 150)

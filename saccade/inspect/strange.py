@@ -1,4 +1,4 @@
-"""Strange outputs over a file: empty, copied, looping, far too long or short, or of no source."""
+"""Degenerate outputs for a file: empty, copied, looping, of odd length, or source-independent."""
 
 from collections.abc import Sequence
 from statistics import median
@@ -12,52 +12,51 @@ from saccade.runs.run import Run
 from saccade.tasks.translate import Translate
 
 MAX_LINES = 20_000
-LOOPS = 4  # times in a row that the same words come
-LONGEST_LOOP = 8  # words that are looked at as one
-RATIO = 3.0  # beyond the usual ratio of lengths
-SMALL_DROP = 0.1  # nats a token: by so little another source makes an output less likely
+LOOPS = 4  # repetitions in a row
+LONGEST_LOOP = 8  # words of a repeated phrase
+RATIO = 3.0  # to the median ratio of lengths
+SMALL_DROP = 0.1  # in nats per token, with another source: the output is source-independent
 KINDS = ("empty", "copied", "looping", "too long", "too short", "source-independent")
 
 
 def strange(run: Run, path: str, settings: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The view: what is strange about a run's outputs for the inputs in a file, with examples.
+    """The view: degenerate outputs of a run for the inputs in a file.
 
-    An output is source-independent if it is about as likely after another line's source.
+    An output is source-independent if it is about as likely with another line's source.
     """
     task = run.task
     if not isinstance(task, Translate):
         raise ConfigError(f"a run of {run.config.task.title} does not generate text")
     sources = inputs_in(run, path)
     request = run.request(settings=settings)
-    said = list(run.stream(sources, request, file=path))
-    texts = [one.text for one in said]
+    texts = [prediction.text for prediction in run.stream(sources, request, file=path)]
     usual = median(
         [len(t) / max(_length(s), 1) for s, t in zip(sources, texts, strict=True) if t] or [1]
     )
     drops = source_drops(run, sources, texts)
     lines: list[dict[str, Any]] = []
     for i, (source, text) in enumerate(zip(sources, texts, strict=True)):
-        found = signs(source, text, usual)
+        kinds = signs(source, text, usual)
         if drops[i] is not None and drops[i] < SMALL_DROP:  # type: ignore[operator]
-            found.append("source-independent")
-        if found:
+            kinds.append("source-independent")
+        if kinds:
             lines.append(
                 {
                     "line": i + 1,
-                    "signs": found,
+                    "signs": kinds,
                     "source": " | ".join(source),
                     "text": text,
                     "drop": None if drops[i] is None else number(drops[i] or 0.0),
                 }
             )
     counts = {kind: sum(kind in line["signs"] for line in lines) for kind in KINDS}
-    there = [drop for drop in drops if drop is not None]
+    known = [drop for drop in drops if drop is not None]
     return {
         "kind": "strange",
         "file": path,
         "measured": len(sources),
         "usual_ratio": number(usual),
-        "mean_drop": number(sum(there) / len(there)) if there else None,
+        "mean_drop": number(sum(known) / len(known)) if known else None,
         "counts": counts,
         "lines": lines,
     }
@@ -81,7 +80,7 @@ def _length(source: Sequence[str]) -> int:
 
 
 def signs(source: Sequence[str], text: str, usual: float) -> list[str]:
-    """What is strange about one output, by itself; `usual` is how long outputs are for inputs."""
+    """The kinds of degeneration of one output; `usual` is the median ratio of lengths."""
     if not text.strip():
         return ["empty"]
     found = []
@@ -98,9 +97,9 @@ def signs(source: Sequence[str], text: str, usual: float) -> list[str]:
 
 
 def loops(words: Sequence[str]) -> bool:
-    """Whether some words come again and again, one after the other."""
+    """Whether a phrase is repeated several times in a row."""
     for size in range(1, LONGEST_LOOP + 1):
-        same = 0  # words in a row that are those of `size` before
+        same = 0  # consecutive words that equal those `size` before
         for i in range(size, len(words)):
             same = same + 1 if words[i] == words[i - size] else 0
             if same >= size * (LOOPS - 1):
@@ -111,13 +110,13 @@ def loops(words: Sequence[str]) -> bool:
 def source_drops(
     run: Run, sources: Sequence[tuple[str, ...]], texts: Sequence[str]
 ) -> list[float | None]:
-    """How much less likely each output is after the next line's source, in nats a token."""
+    """How much less likely each output is with the next line's source, in nats per token."""
     if len(sources) < 2:
         return [None] * len(sources)
     full = [i for i, text in enumerate(texts) if text.strip()]
     own = [Example(sources[i], texts[i]) for i in full]
     other = [Example(sources[(i + 1) % len(sources)], texts[i]) for i in full]
-    with_own, with_other = (run.task.score(run.network, some) for some in (own, other))
+    with_own, with_other = (run.task.score(run.network, rows) for rows in (own, other))
     drops: list[float | None] = [None] * len(sources)
     for i, (a, n), (b, _) in zip(full, with_own, with_other, strict=True):
         drops[i] = (a - b) / max(n, 1)
@@ -125,7 +124,7 @@ def source_drops(
 
 
 def text_of(view: dict[str, Any]) -> list[str]:
-    """The view as lines for people."""
+    """The view as lines of text."""
     n = view["measured"]
     lines = [f"{kind}\t{count}\t{100 * count / n:.1f} %" for kind, count in view["counts"].items()]
     for line in view["lines"]:

@@ -1,4 +1,4 @@
-"""Series of pen movements to look at: rows of (dx, dy, pen), summed up and drawn."""
+"""Drawings from series of pen movements: rows of (dx, dy, pen)."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,9 +10,9 @@ from saccade.inspect.attention import new_figure, save
 
 
 def lines_of(rows: Sequence[Sequence[float]], pen: int | None = 2) -> list[Array]:
-    """The lines (n, 2) that a pen draws; it is lifted after a row whose number `pen` is 1.
+    """The lines (n, 2) of a drawing; the pen is lifted after a row in which column `pen` is 1.
 
-    None is a pen that is never lifted.
+    Without such a column (None) it is never lifted.
     """
     moves = np.asarray(rows, np.float64)
     if not moves.size:
@@ -31,9 +31,9 @@ def draw_strokes(
     pen: int | None = 2,
     down: bool = True,
 ) -> None:
-    """Drawings side by side as a picture file, so many a row; needs the extra `plot`.
+    """Drawings side by side in a picture file; needs the extra `plot`.
 
-    `down` says that y grows downwards, as in pictures.
+    With `down` y grows downwards, as in pictures.
     """
     columns = max(1, min(columns, len(series)))
     rows = max(1, -(-len(series) // columns))

@@ -1,4 +1,4 @@
-"""What a run has learned whatever its input: positions, and the vectors of tokens."""
+"""Views of a run itself: its positional encodings and its embeddings."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -25,18 +25,18 @@ POINTS = 300  # tokens in a projection, the most frequent
 
 
 def positions(run: Run, length: int = POSITIONS, part: str = "") -> dict[str, Any]:
-    """The view: the vectors of positions as a matrix, and the products of each two (Gram matrix).
+    """The view: the vectors of positions as a matrix, and their Gram matrix.
 
-    Of rotary positions the matrix holds the turns that queries and keys get; of relative ones the
-    second matrix is what is added to the scores of each two, the mean over heads, and the first one
-    is that by head. `part` is where in the network, as in "encoder" or "decoder".
+    For rotary positions the matrix holds sines and cosines of the angles; for relative ones the
+    biases of each head, and the second matrix is the mean bias. `part` is a module of the network,
+    such as "encoder" or "decoder".
     """
     if not 1 <= length <= 4096:
         raise ConfigError(f"length {length}: from 1 to 4,096")
-    found = [one for one in encodings(run.network, length) if one[0].startswith(part)]
+    found = [entry for entry in encodings(run.network, length) if entry[0].startswith(part)]
     if not found:
         raise ConfigError(
-            "this network marks no positions"
+            "this network has no positional encoding"
             + (f" in its {part}" if part else "")
             + ": there is nothing to draw"
         )
@@ -45,14 +45,14 @@ def positions(run: Run, length: int = POSITIONS, part: str = "") -> dict[str, An
         "kind": "positions",
         "module": path,
         "type": name,
-        "parts": [one[0] for one in found],
+        "parts": [entry[0] for entry in found],
         "matrix": matrix(table),
         "gram": matrix(gram),
     }
 
 
 def encodings(network: nn.Module, length: int) -> Iterator[tuple[str, str, Tensor, Tensor]]:
-    """Each way of marking positions in a network: where, its name, its matrix, and its Gram."""
+    """Each positional encoding in a network: its path, name, matrix, and Gram matrix."""
     with torch.no_grad():
         for path, module in network.named_modules():
             match module:
@@ -77,9 +77,9 @@ def encodings(network: nn.Module, length: int) -> Iterator[tuple[str, str, Tenso
 
 
 def embeddings(run: Run, word: str = "", n: int = 10, points: int = POINTS) -> dict[str, Any]:
-    """The view: the tokens nearest to one by cosine, and frequent tokens in two dimensions.
+    """The view: the nearest neighbours of a token by cosine, and frequent tokens in two dimensions.
 
-    The dimensions are those in which the vectors differ most (principal components).
+    The dimensions are the first two principal components.
     """
     if not 1 <= n <= 1000:
         raise ConfigError(f"n {n}: from 1 to 1,000")
@@ -87,8 +87,8 @@ def embeddings(run: Run, word: str = "", n: int = 10, points: int = POINTS) -> d
     special = [*tokenizer.specials.ids]
     with torch.no_grad():
         rows = table.float().cpu()
-        usual = [i for i in range(len(rows)) if i not in set(special)][: max(points, 3)]
-        places, shares = projected(rows[usual])
+        frequent = [i for i in range(len(rows)) if i not in set(special)][: max(points, 3)]
+        places, shares = projected(rows[frequent])
         found: dict[str, Any] = {
             "kind": "embeddings",
             "word": word,
@@ -96,13 +96,13 @@ def embeddings(run: Run, word: str = "", n: int = 10, points: int = POINTS) -> d
             "explained": [number(share) for share in shares],
             "points": [
                 {"text": name, "x": number(x), "y": number(y)}
-                for name, (x, y) in zip(tokenizer.tokens(usual), places.tolist(), strict=True)
+                for name, (x, y) in zip(tokenizer.tokens(frequent), places.tolist(), strict=True)
             ],
         }
         if word:
-            one = index_of(tokenizer, word)
-            cosines = torch.nn.functional.cosine_similarity(rows, rows[one][None])
-            cosines[[one, *special]] = -2.0
+            index = index_of(tokenizer, word)
+            cosines = torch.nn.functional.cosine_similarity(rows, rows[index][None])
+            cosines[[index, *special]] = -2.0
             best = cosines.topk(min(n, len(rows) - len(special) - 1))
             names = tokenizer.tokens(best.indices.tolist())
             found["neighbours"] = [
@@ -113,7 +113,7 @@ def embeddings(run: Run, word: str = "", n: int = 10, points: int = POINTS) -> d
 
 
 def table_of(run: Run) -> tuple[Tokenizer, Float[Tensor, "V D"]]:
-    """The vectors of the tokens that a run reads: its first text, or else what it writes."""
+    """The tokenizer and embeddings of a run's first source of text, or else of its target."""
     task, network = run.task, run.network
     encoder = getattr(network, "encoder", None)
     texts = [field for field in task.fields if isinstance(field, Text)]
@@ -125,11 +125,11 @@ def table_of(run: Run) -> tuple[Tokenizer, Float[Tensor, "V D"]]:
         for field in texts:
             if isinstance(module, Embedding) and module.num_embeddings == field.size:
                 return field.tokenizer, module.weight
-    raise ConfigError(f"a run of {run.config.task.title} has no vectors of tokens")
+    raise ConfigError(f"a run of {run.config.task.title} has no embeddings of tokens")
 
 
 def index_of(tokenizer: Tokenizer, word: str) -> int:
-    """The id of a token: as it is shown, or as a word of its own."""
+    """The id of a token as it is shown, or of a word that is a single token."""
     names = tokenizer.tokens(range(len(tokenizer)))
     if word in names:
         return names.index(word)
@@ -138,15 +138,15 @@ def index_of(tokenizer: Tokenizer, word: str) -> int:
             return ids[0]
     pieces = tokenizer.tokens(tokenizer.encode([word])[0])
     unknown = tokenizer.specials.unk in tokenizer.encode([word])[0]
-    way = "" if unknown else f"; the model reads it as {' '.join(pieces)}: ask for one of these"
-    raise DataError(f"{word!r} is not in the vocabulary{way}")
+    hint = "" if unknown else f"; the model reads it as {' '.join(pieces)}: ask for one of these"
+    raise DataError(f"{word!r} is not in the vocabulary{hint}")
 
 
 def projected(rows: Float[Tensor, "n D"]) -> tuple[Float[Tensor, "n 2"], list[float]]:
-    """The first two principal components of vectors, and what share of the variance they have."""
+    """Vectors in their first two principal components, and the shares of variance of these."""
     centred = rows - rows.mean(0)
     left, sizes, _ = torch.linalg.svd(centred, full_matrices=False)
     places = left[:, :2] * sizes[:2]
-    places = places * places.gather(0, places.abs().argmax(0)[None]).sign()  # never mirrored
+    places = places * places.gather(0, places.abs().argmax(0)[None]).sign()  # a fixed sign
     shares = sizes.square() / sizes.square().sum().clamp(min=1e-30)
     return places, shares[:2].tolist()

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from saccade.inspect import probes, strange
-from saccade.inspect.packing import axis_names, best_path, children, unpacked
+from saccade.inspect.packing import axis_names, best_path, children, or_nan, unpacked
 from saccade.runs.printing import one_line
 
 View = dict[str, Any]
@@ -73,7 +73,7 @@ def _lines(view: View) -> list[str]:
 def shaded(
     values: Any, rows: Sequence[str] = (), columns: Sequence[str] = (), most: float | None = None
 ) -> list[str]:
-    """A matrix as shades, with names if it has some; of a large one the corner."""
+    """A matrix as shades, with names if it has some; of a large one the first rows and columns."""
     values = values[:MAX_ROWS, :MAX_COLUMNS]
     rows, columns = rows[:MAX_ROWS], columns[:MAX_COLUMNS]
     top = most or float(abs(values).max()) or 1.0
@@ -92,10 +92,10 @@ def shaded(
 def _attention(view: View) -> list[str]:
     lines = [one_line(view["text"]), *shaded(unpacked(view["map"]), *axis_names(view)), ""]
     for number, module in enumerate(view["modules"]):
-        entropy = " ".join(f"{x:.2f}" for x in module["entropy"])
+        entropy = " ".join(f"{or_nan(x):.2f}" for x in module["entropy"])
         line = f"{number}\t{module['path']}\t{module['type']}\tentropy {entropy}"
         if "importance" in module:
-            line += "\timportance " + " ".join(f"{x:.3f}" for x in module["importance"])
+            line += "\timportance " + " ".join(f"{or_nan(x):.3f}" for x in module["importance"])
         lines.append(line)
     return lines
 
@@ -104,14 +104,13 @@ def _tree(view: View) -> list[str]:
     nodes = view["nodes"]
     below, best = children(view), best_path(view)
     lines = [one_line(view["text"])]
-    waiting = [(i, 0) for i in reversed(below.get(None, []))]
-    while waiting:
-        i, depth = waiting.pop()
+    stack = [(i, 0) for i in reversed(below.get(None, []))]
+    while stack:
+        i, depth = stack.pop()
         node, mark = nodes[i], "*" if i in best else " "
-        lines.append(
-            f"{mark}{'  ' * depth}{one_line(node['token'])}  {node['score']:.4f}  {node['fate']}"
-        )
-        waiting += [(j, depth + 1) for j in reversed(below.get(i, []))]
+        token, score = one_line(node["token"]), or_nan(node["score"])
+        lines.append(f"{mark}{'  ' * depth}{token}  {score:.4f}  {node['fate']}")
+        stack += [(j, depth + 1) for j in reversed(below.get(i, []))]
     return lines
 
 
@@ -127,15 +126,18 @@ def _tokens(view: View) -> list[str]:
     return lines
 
 
-def signed_bars(rows: Sequence[tuple[str, float]], width: int = 20) -> list[str]:
-    """A bar for each number, to the left of a line or to its right."""
-    most = max((abs(value) for _, value in rows), default=0.0) or 1.0
+def signed_bars(rows: Sequence[tuple[str, float | None]], width: int = 20) -> list[str]:
+    """A bar for each number, to the left or the right of an axis; none for what is not finite."""
+    most = max((abs(value) for _, value in rows if value is not None), default=0.0) or 1.0
     left = max((len(name) for name, _ in rows), default=0)
     lines = []
     for name, value in rows:
-        bar = "█" * round(abs(value) / most * width)
-        sides = (f"{bar:>{width}}", "") if value < 0 else (" " * width, bar)
-        lines.append(f"{one_line(name):>{left}} {value:9.4f} {sides[0]}|{sides[1]}".rstrip())
+        size = value or 0.0
+        bar = "█" * round(abs(size) / most * width)
+        sides = (f"{bar:>{width}}", "") if size < 0 else (" " * width, bar)
+        lines.append(
+            f"{one_line(name):>{left}} {or_nan(value):9.4f} {sides[0]}|{sides[1]}".rstrip()
+        )
     return lines
 
 
@@ -154,7 +156,8 @@ def _flow(view: View) -> list[str]:
     lines = ["|dL/dx_i| of each position", *signed_bars(rows)]
     if view["states"] is not None:
         lines += ["", f"|dh_t/dh_i| in {view['module']}, by distance"]
-        lines += [f"{i}\t{x:.3g}" for i, x in enumerate(view["by_distance"]) if i & (i - 1) == 0]
+        distances = enumerate(view["by_distance"])
+        lines += [f"{i}\t{or_nan(x):.3g}" for i, x in distances if i & (i - 1) == 0]
     return lines
 
 
@@ -163,20 +166,20 @@ def _speech(view: View) -> list[str]:
     lines = [one_line(view["text"])]
     weights = unpacked(view["weights"])
     for i, token in enumerate(view["tokens"]):
-        heard = float(weights[i].argmax()) * view["seconds"]
+        time = float(weights[i].argmax()) * view["seconds"]
         times = f"\t{spoken[i][0]:.2f}-{spoken[i][1]:.2f} s by CTC" if i < len(spoken) else ""
-        lines.append(f"{one_line(token)}\t{heard:.2f} s{times}")
+        lines.append(f"{one_line(token)}\t{time:.2f} s{times}")
     return lines
 
 
 def sparkline(values: Sequence[float | None], width: int = 60) -> str:
-    """Numbers as a line of small bars; of many, means."""
-    there = [value for value in values if value is not None]
-    if not there:
+    """Numbers as a line of small bars; means, if there are many."""
+    known = [value for value in values if value is not None]
+    if not known:
         return ""
-    size = max(1, -(-len(there) // width))
+    size = max(1, -(-len(known) // width))
     means = [
-        sum(there[i : i + size]) / len(there[i : i + size]) for i in range(0, len(there), size)
+        sum(known[i : i + size]) / len(known[i : i + size]) for i in range(0, len(known), size)
     ]
     low, high = min(means), max(means)
     step = (high - low) / (len(BARS) - 1) or 1.0
@@ -194,9 +197,9 @@ def _curves(view: View) -> list[str]:
                 curves.setdefault(f"dev {name}", []).append(value)
         left = max(map(len, curves))
         for name, values in curves.items():
-            there = [value for value in values if value is not None]
-            if there:
-                ends = f"{there[0]:.4g} to {there[-1]:.4g}"
-                best = f", least {min(there):.4g}, most {max(there):.4g}"
+            known = [value for value in values if value is not None]
+            if known:
+                ends = f"{known[0]:.4g} to {known[-1]:.4g}"
+                best = f", least {min(known):.4g}, most {max(known):.4g}"
                 lines.append(f"  {name:<{left}}  {sparkline(values)}  {ends}{best}")
     return lines

@@ -1,4 +1,4 @@
-"""A vector for each sentence: the mean of what the encoder makes of its positions."""
+"""Sentence vectors: the mean of an encoder's outputs."""
 
 from collections.abc import Sequence
 
@@ -17,16 +17,16 @@ from saccade.tasks.task import device_of, in_batches
 def sentence_vectors(run: Run, texts: Sequence[str]) -> Float[Tensor, "n D"]:
     """The mean-pooled vector of each text, by a run whose encoder reads text."""
     encoder = getattr(run.network, "encoder", None)
-    field = next((one for one in run.task.fields if isinstance(one, Text)), None)
+    field = next((field for field in run.task.fields if isinstance(field, Text)), None)
     if not isinstance(encoder, Encoder) or field is None:
         kind = run.config.task.kind
         raise ConfigError(f"{run.folder}: the task '{kind}' has no encoder of text: no vectors")
     rows = Text(field.tokenizer).rows([(text,) for text in texts])
 
-    def work(some: list[list[int]]) -> list[Tensor]:
-        memory = encoder(pad(some, field.pad).to(device_of(encoder)))
+    def encode(batch: list[list[int]]) -> list[Tensor]:
+        memory = encoder(pad(batch, field.pad).to(device_of(encoder)))
         return list(masked_mean(memory.values, memory.keep).float().cpu())
 
     with torch.inference_mode():
         budget = run.config.decode.batch_tokens
-        return torch.stack(in_batches(rows, [len(row) for row in rows], budget, work))
+        return torch.stack(in_batches(rows, [len(row) for row in rows], budget, encode))

@@ -1,4 +1,4 @@
-"""Views of a run: `view(run, item, kind)` is all there is to see of an input, as plain JSON."""
+"""Views of a run: `view(run, item, kind)` is a view of an input, as plain JSON."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ from saccade.errors import ConfigError
 from saccade.inspect.beams import tree
 from saccade.inspect.flow import flow
 from saccade.inspect.maps import attention_maps
-from saccade.inspect.media import captioned, forecast_view, heard
+from saccade.inspect.media import caption_view, forecast_view, speech_view
 from saccade.inspect.opening import Item, open_case
 from saccade.inspect.saliency import saliency
 from saccade.inspect.tables import embeddings, encodings, positions
@@ -58,12 +58,18 @@ OPTIONS: dict[str, set[str]] = {
     "positions": {"length", "part"},
     "embeddings": {"word", "n", "points"},
 }
-SEARCHED = ("attention", "tree", "tokens", "saliency", "flow")  # whose output may be searched for
-WHOLE = ("positions", "embeddings")  # of a run, whatever the input
+SEARCHED = (
+    "attention",
+    "tree",
+    "tokens",
+    "saliency",
+    "flow",
+)  # that may have to search for an output
+WITHOUT_INPUT = ("positions", "embeddings")  # views of the run itself
 
 
 def kinds(run: Run) -> list[str]:
-    """The kinds of views that there are of a run, the one to see first at the beginning."""
+    """The kinds of views of a run, the most informative first."""
     task, network, found = run.task, run.network, []
     pictures = any(isinstance(field, PictureField) for field in task.sources)
     if isinstance(task, Translate) and isinstance(network, Generator):
@@ -91,7 +97,7 @@ def kinds(run: Run) -> list[str]:
 
 
 def attends(network: nn.Module) -> bool:
-    """Whether a network has attention; of a recurrent decoder to its source."""
+    """Whether a network has attention; for a recurrent decoder, to its source."""
     if isinstance(network, RecurrentDecoder):
         return network.attention is not None
     return any(
@@ -102,10 +108,10 @@ def attends(network: nn.Module) -> bool:
 
 
 def view(run: Run, item: Item, kind: str, /, **options: Any) -> View:
-    """One view of an input, as plain JSON; of some kinds the item does not matter.
+    """One view of an input, as plain JSON; some kinds do not need the input.
 
-    What is no option of the view is a setting of the search, as in width=3, where an output is
-    searched for; settings={...} are some more.
+    Options that are not the view's are settings of the search, as in width=3, if it searches for an
+    output; settings={...} are more of these.
     """
     if kind not in OPTIONS:
         raise ConfigError(f"no view {kind!r}: choose one of {', '.join(get_args(Kind))}")
@@ -117,10 +123,10 @@ def view(run: Run, item: Item, kind: str, /, **options: Any) -> View:
         known = ", ".join(sorted(OPTIONS[kind])) or "none"
         raise ConfigError(f"{min(settings)}: no option of the view '{kind}'; its options: {known}")
     with evaluating(run.network):
-        return _made(run, item, kind, own, settings)
+        return _computed(run, item, kind, own, settings)
 
 
-def _made(run: Run, item: Item, kind: str, own: View, settings: View) -> View:
+def _computed(run: Run, item: Item, kind: str, own: View, settings: View) -> View:
     match kind:
         case "tree":
             return tree(run, item, settings, **own)
@@ -129,9 +135,9 @@ def _made(run: Run, item: Item, kind: str, own: View, settings: View) -> View:
         case "labels":
             return labels(run, item)
         case "caption_path":
-            return captioned(run, item, **own)
+            return caption_view(run, item, **own)
         case "speech":
-            return heard(run, item, **own)
+            return speech_view(run, item, **own)
         case "forecast":
             return forecast_view(run, item, **own)
         case "positions":
@@ -153,7 +159,7 @@ def _made(run: Run, item: Item, kind: str, own: View, settings: View) -> View:
 
 @contextmanager
 def evaluating(network: nn.Module) -> Iterator[None]:
-    """While the block runs, a network is not in training; then it is as it was."""
+    """While the block runs, a network is in evaluation mode."""
     modes = [(module, module.training) for module in network.modules()]
     network.eval()
     try:

@@ -1,4 +1,4 @@
-"""Attention: how much each target position listens to each source position.
+"""Attention: how much each target position attends to each source position.
 
 Every mechanism here is `softmax(mask(score(query, keys))) . values`; only `score` differs.
 B batch, S source positions, T target positions, D width, H heads, K head width.
@@ -42,7 +42,7 @@ def attend(
 
 
 class Dot(nn.Module):
-    """score(q, k) = q . k; a learned map first brings keys of another width to the query's."""
+    """score(q, k) = q . k; a linear layer first projects keys of another width to the query's."""
 
     def __init__(self, query_dim: int, key_dim: int):
         super().__init__()
@@ -178,10 +178,10 @@ Score = Dot | General | Additive | Concat
 
 
 class Attention(nn.Module):
-    """One head under any score: the mean of the values that the query listens to.
+    """One head with any score: the weighted mean of the values.
 
     Several rows of queries may share a row of keys, as hypotheses about one source do: they are
-    read as further positions of one row.
+    folded into further positions of one row.
     """
 
     def __init__(self, score: Score):
@@ -221,8 +221,8 @@ class SelfAttention(nn.Module):
 
     The rows of `qkv` are laid out by head (H, 3, K), so a slice of rows is a set of whole heads;
     how many there are is read from the data. With grouped queries (Ainslie et al. 2023,
-    arxiv.org/abs/2305.13245) so many heads of queries share one of keys and values, and the rows
-    of a group are its queries, its key and its value: (groups, queries + 2, K).
+    arxiv.org/abs/2305.13245) several query heads share one of keys and values, and the rows of a
+    group are its queries, its key and its value: (groups, queries + 2, K).
     """
 
     def __init__(
@@ -259,13 +259,12 @@ class SelfAttention(nn.Module):
         x: Float[Tensor, "B T D"],
         mask: Float[Tensor, "#B #H #T T"] | None = None,
         past: Past | None = None,
-        places: Int[Tensor, "B T"] | None = None,
+        position_ids: Int[Tensor, "B T"] | None = None,
     ) -> tuple[Float[Tensor, "B T D"], KeysValues | None]:
         """The attended values, and with a `past` the keys and values so far.
 
-        With a `past` (even an empty one) it is causal; without, every position sees every other
-        that `mask`, which is added to the scores, leaves. `places` are where positions stand, if
-        not one after the other.
+        With a `past` (even an empty one) it is causal; without, the `mask` that is added to the
+        scores decides. `position_ids` default to 0, 1, 2 ...
         """
         each = self.queries + 2
         heads = self.qkv(x).unflatten(-1, (-1, each, self.head_dim)).transpose(1, 2)
@@ -276,8 +275,8 @@ class SelfAttention(nn.Module):
             key, value = heads[..., -2, :], heads[..., -1, :]  # (B, groups, T, K)
         if self.rotary:
             before = 0 if past is None else past.length
-            query = rotate(query, before, self.rotary_frequencies, places)
-            key = rotate(key, before, self.rotary_frequencies, places)
+            query = rotate(query, before, self.rotary_frequencies, position_ids)
+            key = rotate(key, before, self.rotary_frequencies, position_ids)
         if past is None:
             mixed = multi_head(self, query, key, value, mask)
             return self.out(mixed.transpose(1, 2).flatten(2)), None
@@ -315,7 +314,7 @@ class CrossAttention(nn.Module):
         memory: Float[Tensor, "M S C"] | MemoryHeads,
         mask: Float[Tensor, "M 1 1 S"] | None = None,
     ) -> tuple[Float[Tensor, "B T D"], MemoryHeads]:
-        """What `x` attends to, and the memory's keys and values: computed once for a memory.
+        """The attended values, and the memory's keys and values: computed once for a memory.
 
         Several rows of `x` may share a row of the memory, see `Attention`.
         """
@@ -333,9 +332,9 @@ class CrossAttention(nn.Module):
 def additive_mask(
     keep: Bool[Tensor, "B S"] | Bool[Tensor, "B T S"] | None, dtype: torch.dtype
 ) -> Tensor | None:
-    """What to add to scores so that only positions in `keep` count: made once for all layers.
+    """The mask, 0 or -inf, that is added to scores; computed once for all layers.
 
-    They are the same for every query, or others for each.
+    `keep` is shared by all queries, or has a row for each.
     """
     if keep is None:
         return None
@@ -349,14 +348,14 @@ def masked_softmax(scores: Float[Tensor, "B H T S"], mask: Tensor) -> Float[Tens
 
     The scores are overwritten.
     """
-    blind = (mask == -inf).all(-1, keepdim=True)
-    if scores.device.type == "cpu" and not blind.any():
-        return scores.add_(mask).softmax(-1)  # products need nothing of their result
-    return (scores + mask.masked_fill(blind, 0.0)).softmax(-1).masked_fill(blind, 0.0)
+    all_masked = (mask == -inf).all(-1, keepdim=True)
+    if scores.device.type == "cpu" and not all_masked.any():
+        return scores.add_(mask).softmax(-1)  # the gradient of a product does not need its result
+    return (scores + mask.masked_fill(all_masked, 0.0)).softmax(-1).masked_fill(all_masked, 0.0)
 
 
 def triangle(queries: int, keys: int, like: Tensor) -> Float[Tensor, "T S"]:
-    """What to add to the scores of the last positions so that none sees a later one."""
+    """The causal mask of the last `queries` of `keys` positions, to be added to scores."""
     blocked = torch.full((queries, keys), -inf, dtype=like.dtype, device=like.device)
     return blocked.triu(keys - queries + 1)
 
@@ -383,7 +382,7 @@ def multi_head(
         shared = query.size(1) // key.size(1)
         key, value = key.repeat_interleave(shared, 1), value.repeat_interleave(shared, 1)
     rate = module.dropout if module.training else 0.0
-    plain = causal and T == S and mask is None  # the kernel's own triangle
+    plain = causal and T == S and mask is None  # the kernel's own causal mask
     if causal and T > 1 and not plain:  # a later chunk, which sees all that came before it
         later = triangle(T, S, query)
         mask = later if mask is None else mask + later
@@ -398,7 +397,7 @@ def multi_head(
         triangular = bool(plain and T > 1)
         return F.scaled_dot_product_attention(query, key, value, mask, is_causal=triangular)
 
-    # The same by hand: to be seen or dropped, and on a CPU where two products are faster.
+    # Unfused: to record or drop weights, and on a CPU where two products are faster.
     scores = (query / sqrt(query.size(-1))) @ key.mT
     mask = triangle(T, S, query) if plain else mask
     weights = scores.softmax(-1) if mask is None else masked_softmax(scores, mask)

@@ -1,4 +1,4 @@
-"""Bodies: ways to relate the positions of a source, side by side. They know only vectors."""
+"""Bodies: networks that relate the positions of a source. They know only vectors."""
 
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
@@ -36,7 +36,7 @@ class RecurrentBody(nn.Module):
 
 
 class TransformerBody(Stack):
-    """Every position looks at every other, layer after layer."""
+    """Every position attends to every other in each layer."""
 
     def forward(  # type: ignore[override]
         self,
@@ -50,7 +50,7 @@ class TransformerBody(Stack):
 
 
 class ConvolutionBody(nn.Module):
-    """Every position looks at its neighbours; the view widens with each layer."""
+    """Every position sees its neighbours; the receptive field grows with each layer."""
 
     def __init__(self, positions: nn.Module, layers: list[GatedConvolution], dropout: float):
         super().__init__()
@@ -66,8 +66,7 @@ class ConvolutionBody(nn.Module):
 
 
 class PyramidBody(nn.Module):
-    """Recurrent layers, each of which but the first reads two steps as one: a long source, halved
-    again and again.
+    """Recurrent layers, each of which but the first halves the length: it reads pairs of steps.
 
     Chan et al. 2016, arxiv.org/abs/1508.01211
     """
@@ -80,7 +79,7 @@ class PyramidBody(nn.Module):
     def forward(self, x: Float[Tensor, "B S D"], keep: Keep, lengths: Int[Tensor, "B"]) -> Memory:
         summary = x[:, 0]
         for i, layer in enumerate(self.layers):
-            if i:  # what is not real, and half of a last pair, is zeros
+            if i:  # padding, and the missing half of a last pair, is zeros
                 x = x if keep is None else x * keep.unsqueeze(-1)
                 x = F.pad(x, (0, 0, 0, x.size(1) % 2))
                 x = x.reshape(x.size(0), x.size(1) // 2, -1)  # (B, S / 2, 2 D)

@@ -1,10 +1,10 @@
 """The KV cache: keys and values of the positions that a decoder has read, of every layer.
 
-Hypotheses about one source share a row of keys and values. What a step adds is written behind what
-is there and never moved: reordering hypotheses reorders only their slots, the places of a row's own
-positions among those of its source. What no hypothesis refers to any more is dropped now and then.
+Hypotheses about one source share a row of keys and values. Each step appends to it and nothing is
+moved: reordering hypotheses reorders only their slots, the indices of a hypothesis' positions among
+those of its source. Positions without references are dropped from time to time.
 
-A cache is a value: it can be gone on from twice, and what was given out never changes.
+A cache is a value: two continuations of it are independent, and tensors handed out never change.
 M sources, B rows (hypotheses), H heads, L positions of a source, t of a row, K head width.
 """
 
@@ -18,20 +18,20 @@ from torch import Tensor
 
 from saccade.nn.state import Fixed, Wrapped
 
-COMPACT_STEPS = 8  # between two looks for positions that no hypothesis refers to
+COMPACT_STEPS = 8  # between two searches for positions without references
 
 
 @dataclass(frozen=True, slots=True)
 class Buffer(Wrapped):
-    """A tensor (M, H, L, K) to which positions are appended, mostly without a copy of it.
+    """A tensor (M, H, L, K) to which positions are appended, mostly without copying it.
 
-    It is the beginning of a larger tensor. Whoever appends writes behind it; if another has done so
-    before, into a larger copy.
+    It is the beginning of a larger storage. The first to append writes behind it; any other, into a
+    larger copy.
     """
 
     storage: Tensor
     length: int
-    written: list[int]  # how far, by any buffer that shares the storage
+    written: list[int]  # up to where, by any buffer with this storage
 
     @classmethod
     def of(cls, tensor: Float[Tensor, "M H L K"]) -> "Buffer":
@@ -39,7 +39,7 @@ class Buffer(Wrapped):
 
     @property
     def tensor(self) -> Float[Tensor, "M H L K"]:
-        full = self.length == self.storage.size(2)  # then a slice would only cost its gradient
+        full = self.length == self.storage.size(2)  # avoids the gradient of a slice
         return self.storage if full else self.storage[:, :, : self.length]
 
     def append(self, more: Float[Tensor, "M H n K"]) -> "Buffer":
@@ -62,7 +62,7 @@ KeysValues = tuple[Buffer, Buffer]  # of one layer
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """What new positions attend to, for one layer: the cached positions, and who may see which."""
+    """What new positions attend to in one layer: the cached positions, and a mask."""
 
     cached: KeysValues | None
     length: int  # of what each row has read before
@@ -72,7 +72,7 @@ class Past:
 
     @classmethod
     def empty(cls, rows: int) -> "Past":
-        """Nothing was read before: attention is plainly causal."""
+        """No past positions: plain causal attention."""
         return cls(None, 0, rows, None)
 
     def of(self, cached: KeysValues | None) -> "Past":
@@ -80,7 +80,7 @@ class Past:
         return Past(cached, self.length, self.sources, self.mask)
 
     def biased(self, bias: Float[Tensor, "1 H T t"], slots: Int[Tensor, "B t"] | None) -> "Past":
-        """The same with numbers added to the scores, for each of a row's own positions."""
+        """The same with a bias added to the scores of a row's own positions."""
         H, T, t = bias.shape[1:]
         if self.mask is None or slots is None:
             hidden = torch.full((T, t), -inf, dtype=bias.dtype, device=bias.device)
@@ -100,7 +100,7 @@ class Past:
         return folded.transpose(1, 2).flatten(2, 3)
 
     def append(self, key: Float[Tensor, "B H T K"], value: Float[Tensor, "B H T K"]) -> KeysValues:
-        """Everything there is to attend to, with the new positions last."""
+        """All keys and values, with the new positions last."""
         key, value = self.fold(key), self.fold(value)
         if self.cached is None:
             return Buffer.of(key), Buffer.of(value)
@@ -142,8 +142,10 @@ class KVCache(NamedTuple):
     def slot_mask(
         self, rows: int, columns: int, sources: int, like: Tensor
     ) -> tuple[Int[Tensor, "B n"], Float[Tensor, "M 1 q k"]]:
-        """The slots with those of new columns, and what to add to scores so that each new position
-        sees its own row's positions, up to itself."""
+        """The slots with those of new columns, and a mask for these.
+
+        Each new position sees its own row's positions, up to itself.
+        """
         device, before = like.device, self.positions
         slots = self.slots
         if slots is None:
@@ -157,7 +159,7 @@ class KVCache(NamedTuple):
         return slots, mask.view(sources, 1, -1, total)
 
     def compact(self) -> "KVCache":
-        """The cache without the positions that no row refers to any more, if they are many.
+        """The cache without positions to which no row refers, if they are at least half of all.
 
         Hypotheses about one source have most of their past in common.
         """
@@ -171,12 +173,14 @@ class KVCache(NamedTuple):
         kept = int(used.sum(1).max())
         if 2 * kept > length:
             return self
-        places = used.argsort(dim=1, descending=True, stable=True)[:, :kept]  # (M, kept)
+        indices = used.argsort(dim=1, descending=True, stable=True)[:, :kept]  # (M, kept)
         slots = (used.cumsum(1) - 1).gather(1, by_source).view_as(slots)
 
-        def few(buffer: Buffer) -> Buffer:
+        def gathered(buffer: Buffer) -> Buffer:
             _, H, _, K = buffer.storage.shape
-            index = places[:, None, :, None].expand(-1, H, -1, K)
+            index = indices[:, None, :, None].expand(-1, H, -1, K)
             return Buffer.of(buffer.tensor.gather(2, index))
 
-        return KVCache(Fixed(tuple((few(key), few(value)) for key, value in layers)), slots)
+        return KVCache(
+            Fixed(tuple((gathered(key), gathered(value)) for key, value in layers)), slots
+        )

@@ -1,9 +1,9 @@
-"""Distributions of real numbers: output layers that say how likely any F numbers are.
+"""Distributions of real numbers: output layers with a density of F numbers.
 
-A distribution reads a hidden vector and gives raw parameters; all else is a function of these, in
-single precision whatever the products are computed in. Numbers are in units of the training data's
-deviation. What is only ever 0 or 1 there is `binary` and has a probability, for a density at a
-single point has no bound. A missing number (NaN) counts nothing: it is summed over.
+A distribution maps a hidden vector to raw parameters; all else is a function of these, in single
+precision whatever the network computes in. Numbers are in units of the training data's standard
+deviation. Columns that are always 0 or 1 there are `binary` and have a probability, as a density at
+a single point is unbounded. A missing number (NaN) is marginalised.
 F numbers, K components, Q levels.
 """
 
@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from saccade.nn.loss import Loss
 from saccade.nn.products import Linear
 
-MIN_DEVIATION = 1e-3  # of a density, in deviations of the training data: likelihoods have an end
-MAX_DEVIATIONS = 1e15  # between a number and its mean, as far as a likelihood can tell: finite
-BISECTIONS = 60  # of an interval with a quantile in it: more than single precision can tell apart
+MIN_DEVIATION = 1e-3  # of a density, in those of the training data: it bounds likelihoods
+MAX_DEVIATIONS = 1e15  # between a number and its mean, for a finite likelihood
+BISECTIONS = 60  # of an interval with a quantile in it: beyond single precision
 
 
 class Distribution(nn.Module, ABC):
@@ -34,8 +34,8 @@ class Distribution(nn.Module, ABC):
         self.size, self.floor = size, floor
         self.binary = sorted(binary)
         self.real = [i for i in range(size) if i not in self.binary]
-        places = [*self.real, *self.binary]
-        self.order = [places.index(i) for i in range(size)]
+        joined = [*self.real, *self.binary]
+        self.order = [joined.index(i) for i in range(size)]
         self.output: nn.Module
 
     def forward(self, hidden: Float[Tensor, "*B D"]) -> Float[Tensor, "*B n"]:
@@ -69,13 +69,13 @@ class Distribution(nn.Module, ABC):
     def cdf(
         self, raw: Float[Tensor, "*B n"], values: Float[Tensor, "*B F"]
     ) -> Float[Tensor, "*B F"]:
-        """For each number alone the probability of a smaller or equal one."""
+        """The marginal cumulative distribution function of each number."""
 
     @abstractmethod
     def quantiles(
         self, raw: Float[Tensor, "*B n"], levels: Float[Tensor, "Q"]
     ) -> Float[Tensor, "*B F Q"]:
-        """For each number alone what is above a share `levels` of its probability."""
+        """The quantiles of each number's marginal distribution."""
 
     def _deviation(self, raw: Tensor) -> Tensor:
         return self.floor + F.softplus(raw)
@@ -163,7 +163,7 @@ class Mixture(Distribution):
 
     @torch.no_grad()
     def spread_means(self) -> None:
-        """Let the means begin apart, as the data is: alike, the components would learn alike."""
+        """Initialise the means at random: equal components would stay equal."""
         assert isinstance(self.output, nn.Linear)
         each = self.output.bias[self.components :].view(self.components, -1)
         each[:, : len(self.real)].normal_()
@@ -232,20 +232,20 @@ class Mixture(Distribution):
 def _log_p(
     real: Tensor, binary: Tensor, mean: Tensor, deviation: Tensor, odds: Tensor
 ) -> Float[Tensor, "*B"]:
-    """log p, summed over the numbers that are there."""
-    there = ~real.isnan()
-    apart = (real.nan_to_num(0.0) - mean) / deviation
-    apart = apart.clamp(-MAX_DEVIATIONS, MAX_DEVIATIONS)
-    density = -0.5 * (apart * apart + log(2 * pi)) - deviation.log()
-    total = density.where(there, 0.0).sum(-1)
+    """log p, summed over the numbers that are not missing."""
+    known = ~real.isnan()
+    error = (real.nan_to_num(0.0) - mean) / deviation
+    error = error.clamp(-MAX_DEVIATIONS, MAX_DEVIATIONS)
+    density = -0.5 * (error * error + log(2 * pi)) - deviation.log()
+    total = density.where(known, 0.0).sum(-1)
     if not odds.size(-1):
         return total
-    there, value = ~binary.isnan(), binary.nan_to_num(0.0)
-    return total + (value * odds - F.softplus(odds)).where(there, 0.0).sum(-1)
+    known, value = ~binary.isnan(), binary.nan_to_num(0.0)
+    return total + (value * odds - F.softplus(odds)).where(known, 0.0).sum(-1)
 
 
 def _normal(uniforms: Tensor) -> Tensor:
-    """Standard normal numbers of uniform ones in [0, 1)."""
+    """Standard normal numbers from uniform ones in [0, 1)."""
     drawn: Tensor = torch.special.ndtri(uniforms.double().clamp(1e-15, 1 - 1e-15))
     return drawn.float()
 

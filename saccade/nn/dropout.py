@@ -4,8 +4,8 @@ Torch's CPU generator is serial and spends a 32-bit draw on every element. Here 
 serves eight elements, so the probability is rounded to 1/256 and the scale is exact for the rounded
 one. Elsewhere torch's own kernel runs. Both follow torch's generators.
 
-A part of a batch can draw as the whole would have drawn (`slice_of`): cutting a batch that does not
-fit into memory then changes no random number.
+A slice of a batch can have the random numbers of the full batch (`slice_of`): splitting a batch
+that does not fit into memory then changes none of them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,12 +21,12 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True, slots=True)
 class RowSlice:
-    """Some rows of a batch, and the sizes of the whole that they cannot know."""
+    """Some rows of a batch, and sizes of the full batch."""
 
     first: int
     last: int  # not included
     whole: int  # rows
-    words: int = 0  # of the sentence with the most
+    words: int = 0  # of its longest sentence
 
 
 # Of what is computed, not of a module, as torch's own modes; no other thread sees it.
@@ -35,7 +35,7 @@ _current: ContextVar[RowSlice | None] = ContextVar("row slice", default=None)
 
 @contextmanager
 def slice_of(part: RowSlice | None) -> Iterator[None]:
-    """Inside, rows are part of a larger batch, and random numbers are those of the whole."""
+    """Inside, rows are a slice of a larger batch, and have its random numbers."""
     token = _current.set(part)
     try:
         yield
@@ -44,18 +44,18 @@ def slice_of(part: RowSlice | None) -> Iterator[None]:
 
 
 def current_slice() -> RowSlice | None:
-    """What `slice_of` has said."""
+    """The slice of `slice_of`; None outside."""
     return _current.get()
 
 
-def most_words(here: int) -> int:
-    """How many words the longest sentence has, of the rows here or of the whole batch."""
+def most_words(own: int) -> int:
+    """The words of the longest sentence in the full batch; `own` is that of these rows."""
     part = _current.get()
-    return here if part is None else max(here, part.words)
+    return own if part is None else max(own, part.words)
 
 
 def uniform(shape: Sequence[int], device: torch.device) -> Tensor:
-    """Random numbers from 0 to 1, a row of them for each row of the batch."""
+    """Uniform random numbers in [0, 1), whose first dimension is the rows of the batch."""
     part = _current.get()
     if part is None:
         return torch.rand(*shape, device=device)

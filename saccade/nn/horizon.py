@@ -1,4 +1,4 @@
-"""The parts of a forecast: what is taken out of a window, and what is said of the steps after it.
+"""The parts of a forecast: normalisation of a window, and the distribution of the next steps.
 
 B windows, S steps of look-back, H steps of horizon, N series, C of them in a window (1, or all),
 K known covariates, P covariates of the past.
@@ -13,14 +13,14 @@ from torch import Tensor, nn
 
 EPSILON = 1e-5  # of a variance
 FLOOR = 1e-3  # of a deviation, in units of the training rows'
-SPEED = 10.0  # of what is learned of a deviation, next to a mean
+SPEED = 10.0  # factor of the learning rate of a log-deviation
 LOG_ROOT = 0.5 * log(2 * pi)
 
 
 class Effects(nn.Module):
-    """What is the same whenever its cause is: a cycle, and known covariates, for each series.
+    """Additive effects for each series: a seasonal cycle, and known covariates.
 
-    Taken out of the look-back and added to the forecast, so that the rest has less to explain.
+    Subtracted from the look-back and added to the forecast, so that the rest has less to explain.
     Cycles: Lin et al. 2024, arxiv.org/abs/2409.18479     (N, W), (N, K)
     """
 
@@ -42,12 +42,12 @@ class Effects(nn.Module):
         known: Float[Tensor, "B n K"],
     ) -> Float[Tensor, "B n C"]:
         """The effects at these steps."""
-        found = known.new_zeros(*steps.shape, series.size(1))
+        effects = known.new_zeros(*steps.shape, series.size(1))
         if self.cycle is not None:
-            found = found + self.cycle[series[:, None], (steps % self.season)[:, :, None]]
+            effects = effects + self.cycle[series[:, None], (steps % self.season)[:, :, None]]
         if self.known is not None:
-            found = found + known @ self.known[series].mT
-        return found
+            effects = effects + known @ self.known[series].mT
+        return effects
 
 
 class Level(NamedTuple):
@@ -60,7 +60,7 @@ class Level(NamedTuple):
 def normalised(
     x: Float[Tensor, "B S C"], centre: Literal["last", "mean", "none"], scale: bool
 ) -> tuple[Float[Tensor, "B S C"], Level]:
-    """A window without its own level and deviation, which are undone in its forecast.
+    """A window normalised by its own level and deviation, which are added back to its forecast.
 
     Kim et al. 2022 (RevIN); with the last value, NLinear, arxiv.org/abs/2205.13504
     """
@@ -86,7 +86,7 @@ class Shortcut(nn.Module):
         self.bias = nn.Parameter(torch.empty(horizon))
 
     def reset_parameters(self) -> None:
-        """The mean of the look-back, and nothing of covariates."""
+        """The mean of the look-back; covariates have no effect."""
         nn.init.zeros_(self.weight)
         nn.init.zeros_(self.bias)
         with torch.no_grad():
@@ -96,18 +96,18 @@ class Shortcut(nn.Module):
         self, x: Float[Tensor, "B S C"], past: Float[Tensor, "B S P"]
     ) -> Float[Tensor, "B H C"]:
         S = self.lookback
-        found = torch.einsum("hs,bsc->bhc", self.weight[:, :S], x) + self.bias[:, None]
+        forecast = torch.einsum("hs,bsc->bhc", self.weight[:, :S], x) + self.bias[:, None]
         if past.size(-1):
-            beside = past.mT.flatten(1)  # (B, P S)
-            found = found + (beside @ self.weight[:, S:].mT).unsqueeze(-1)
-        return found
+            covariates = past.mT.flatten(1)  # (B, P S)
+            forecast = forecast + (covariates @ self.weight[:, S:].mT).unsqueeze(-1)
+        return forecast
 
 
 class ForecastScale(nn.Module):
-    """The deviation of a forecast at each step: a series' own, which may follow the window's.
+    """The deviation of a forecast at each step: one per series, which may scale with the window's.
 
-    log s = 10 a + b log (the window's deviation): factors from 0.01 to 100 are within the reach of
-    a few hundred small steps.     (N, H), (N,)
+    log s = 10 a + b log (the window's deviation): with it a few hundred small steps reach factors
+    from 0.01 to 100.     (N, H), (N,)
     """
 
     def __init__(self, series: int, horizon: int):
@@ -129,7 +129,7 @@ class ForecastScale(nn.Module):
 def gaussian_nll(
     error: Float[Tensor, "B H C"], deviation: Float[Tensor, "B H C"]
 ) -> Float[Tensor, "B H C"]:
-    """-log p of numbers that are so far from their means."""
+    """-log p of numbers with these errors."""
     return 0.5 * (error / deviation) ** 2 + deviation.log() + LOG_ROOT
 
 
@@ -139,15 +139,15 @@ def weighted_nll(
     deviation: Float[Tensor, "B H C"],
     beta: float,
 ) -> tuple[Float[Tensor, ""], Float[Tensor, ""], int]:
-    """What is learned from, the sum of -log p, and of how many numbers: NaN counts nothing.
+    """The loss with a gradient, the sum of -log p, and the number of values that are not NaN.
 
-    Means learn from -log p weighted by the variance to the power beta, which has no gradient here:
-    with 1 from squared errors alone, so that no step is neglected because it is hard. Deviations
-    learn from -log p itself. Seitzer et al. 2022, arxiv.org/abs/2203.09168
+    The gradient of means is that of -log p weighted by the (detached) variance to the power beta:
+    with 1 that of squared errors, so that no step is neglected because it is hard. The gradient of
+    deviations is that of -log p itself. Seitzer et al. 2022, arxiv.org/abs/2203.09168
     """
-    there = ~values.isnan()
+    known = ~values.isnan()
     error, fixed = values.nan_to_num(0.0) - mean, deviation.detach()
 
-    plain = gaussian_nll(error.detach(), deviation).where(there, 0.0)
-    means = (fixed ** (2 * beta) * gaussian_nll(error, fixed)).where(there, 0.0)
-    return plain.sum() + means.sum() - means.detach().sum(), plain.sum().detach(), int(there.sum())
+    plain = gaussian_nll(error.detach(), deviation).where(known, 0.0)
+    means = (fixed ** (2 * beta) * gaussian_nll(error, fixed)).where(known, 0.0)
+    return plain.sum() + means.sum() - means.detach().sum(), plain.sum().detach(), int(known.sum())

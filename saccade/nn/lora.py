@@ -1,4 +1,4 @@
-"""Low-rank adapters: to a linear layer that no longer learns, a product of two small matrices.
+"""Low-rank adapters (LoRA): a product of two small matrices beside a frozen linear layer.
 
 Hu et al. 2022, arxiv.org/abs/2106.09685
 """
@@ -21,7 +21,7 @@ ADAPTERS = ("shrink", "widen")  # the names of their weights
 class AdaptedLinear(Linear):
     """y = x W^T + b + (alpha / rank) x A^T B^T     (out, in), (out), (rank, in), (out, rank)
 
-    B is zeros at first, so that the layer begins as what it was.
+    B is initialised with zeros, so that at first the layer computes what it did before.
     """
 
     def __init__(self, layer: nn.Linear, rank: int, alpha: float, dropout: float):
@@ -39,11 +39,11 @@ class AdaptedLinear(Linear):
 
     def forward(self, x: Float[Tensor, "*shape D"]) -> Float[Tensor, "*shape F"]:
         y, low = super().forward(x), self.scale * linear(self.drop(x), self.shrink)
-        # added where the product is made: a pass over y less
+        # fused with the addition: one pass over y less
         return torch.addmm(y.flatten(0, -2), low.flatten(0, -2), self.widen.t()).view_as(y)
 
     def merged(self) -> Linear:
-        """The same as one plain layer."""
+        """The same as a plain linear layer."""
         layer = Linear(1, 1)
         layer.in_features, layer.out_features = self.in_features, self.out_features
         with torch.no_grad():
@@ -65,7 +65,7 @@ def adapt(
 
 
 def merge(network: nn.Module) -> None:
-    """Make of every layer with an adapter a plain one."""
+    """Merge every adapter into its layer."""
     for parent in list(network.modules()):
         for name, child in list(parent.named_children()):
             if isinstance(child, AdaptedLinear):

@@ -1,7 +1,7 @@
-"""Cross-entropy of a large output layer, without ever holding all its logits.
+"""Cross-entropy of a large output layer, without materialising all its logits.
 
 Rows are projected, normalised and differentiated in chunks of some megabytes; the gradients are
-ready when the forward pass ends. A loss is a sum and a count: who calls divides by the global
+ready when the forward pass ends. A loss is a sum and a count: the caller divides by the global
 count.
 """
 
@@ -43,30 +43,30 @@ def rdrop_loss(
     smoothing: float,
     weight: float,
 ) -> Loss:
-    """The mean loss of two passes, and how far what they say is apart.
+    """The mean loss of two passes, and the divergence of their outputs.
 
     (CE(p) + CE(q)) / 2 + weight (KL(p, q) + KL(q, p)) / 4
     Liang et al. 2021, arxiv.org/abs/2106.14448, whose loss is twice this.
     """
     first, second = label_loss(one, gold, smoothing), label_loss(other, gold, smoothing)
     log_p, log_q = one.float().log_softmax(-1), other.float().log_softmax(-1)
-    apart = ((log_p.exp() - log_q.exp()) * (log_p - log_q)).sum()
-    total = (first.sum + second.sum) / 2 + weight * apart / 4
+    divergence = ((log_p.exp() - log_q.exp()) * (log_p - log_q)).sum()
+    total = (first.sum + second.sum) / 2 + weight * divergence / 4
     return Loss(total, (first.nll + second.nll) / 2, first.count)
 
 
-CHUNK_LOGITS = 1 << 22  # at once, 16 MB: smaller chunks pay more for the gradient they add to
+CHUNK_LOGITS = 1 << 22  # 16 MB: with smaller chunks, adding to the gradient costs more
 
 
 class Vocabulary(Linear):
-    """The output layer of a vocabulary, and the loss of what it says     (V, D), (V)"""
+    """The output layer of a vocabulary, with its loss     (V, D), (V)"""
 
     def loss(
         self, hidden: Float[Tensor, "N D"], targets: Int[Tensor, "N"], smoothing: float = 0.0
     ) -> Loss:
         """The loss of one token for each row."""
-        found = projected_cross_entropy(hidden, self.weight, self.bias, targets, smoothing)
-        return Loss(*found, targets.numel())
+        sums = projected_cross_entropy(hidden, self.weight, self.bias, targets, smoothing)
+        return Loss(*sums, targets.numel())
 
 
 def projected_cross_entropy(
@@ -106,9 +106,9 @@ def projected_log_probs(
     bias: Float[Tensor, "V"] | None,
     targets: Int[Tensor, "N"],
 ) -> tuple[Float[Tensor, "N"], Float[Tensor, "N"]]:
-    """For each row the log-probability of its target, and the mean of those of all tokens.
+    """For each row the log-probability of its target, and the mean over all tokens.
 
-    With more logits than a chunk they are made again for the gradient, and never all in memory.
+    More logits than a chunk are recomputed for the gradient, and never all in memory.
     """
     chunks = _chunks(hidden, weight)
     if len(chunks) == 1:
@@ -137,10 +137,10 @@ class _Projected(torch.autograd.Function):
     """Loss and gradients of an output layer in one pass over its logits z.
 
     With p = softmax(z), a target t and smoothing e over V tokens, the loss of a row is
-    (1 - e) (lse z - z_t) + e (lse z - mean z), and its slope at z is p - (1 - e) onehot(t) - e / V.
-    What is the same for all tokens, mean z and e / V, is taken from sums of the weights and of the
-    rows, and never written into the logits. The weights and their gradient are single precision,
-    whatever the products are computed in.
+    (1 - e) (lse z - z_t) + e (lse z - mean z), and its gradient p - (1 - e) onehot(t) - e / V.
+    The terms that all tokens share, mean z and e / V, are computed from sums of the weights and of
+    the rows, and not added to the logits. The weights and their gradient are in single precision,
+    whatever the network computes in.
     """
 
     @staticmethod
@@ -152,38 +152,38 @@ class _Projected(torch.autograd.Function):
         targets: Tensor,
         smoothing: float,
     ) -> tuple[Tensor, Tensor]:
-        kind, each = hidden.dtype, smoothing / weight.size(0)
-        used, used_bias = weight.to(kind), None if bias is None else bias.to(kind)
+        dtype, share = hidden.dtype, smoothing / weight.size(0)
+        cast, cast_bias = weight.to(dtype), None if bias is None else bias.to(dtype)
         nll = hidden.new_zeros((), dtype=torch.float32)
         total = torch.zeros_like(nll)  # of lse z
         d_hidden = torch.empty_like(hidden)
-        _, learns, bias_learns, *_ = ctx.needs_input_grad  # a frozen layer has no gradient
-        d_weight = torch.zeros_like(weight) if learns else None
-        d_bias = torch.zeros_like(bias) if bias is not None and bias_learns else None
+        _, of_weight, of_bias, *_ = ctx.needs_input_grad  # a frozen layer has no gradient
+        d_weight = torch.zeros_like(weight) if of_weight else None
+        d_bias = torch.zeros_like(bias) if bias is not None and of_bias else None
         for rows in _chunks(hidden, weight):
-            some, chosen = hidden[rows], targets[rows, None]
-            z = linear(some, used, used_bias)  # (n, V)
+            x, gold = hidden[rows], targets[rows, None]
+            z = linear(x, cast, cast_bias)  # (n, V)
             p = z.softmax(-1, dtype=torch.float32)
-            lse = z.amax(-1).float() - p.amax(-1).log()  # of the likeliest, which is never 0
-            nll += (lse - z.gather(1, chosen).squeeze(1)).sum()
+            lse = z.amax(-1).float() - p.amax(-1).log()  # by the likeliest, whose p is not 0
+            nll += (lse - z.gather(1, gold).squeeze(1)).sum()
             total += lse.sum()
-            slope = p.scatter_add_(1, chosen, p.new_full(chosen.shape, smoothing - 1.0)).to(kind)
-            d_hidden[rows] = times(slope, used)
+            d_z = p.scatter_add_(1, gold, p.new_full(gold.shape, smoothing - 1.0)).to(dtype)
+            d_hidden[rows] = times(d_z, cast)
             if d_weight is not None:
-                d_weight += transposed_times(slope, some)
+                d_weight += transposed_times(d_z, x)
             if d_bias is not None:
-                d_bias += slope.sum(0, dtype=d_bias.dtype)
+                d_bias += d_z.sum(0, dtype=d_bias.dtype)
         loss = (1 - smoothing) * nll
         if smoothing:
             summed = hidden.sum(0, dtype=weight.dtype)  # (D,)
             mean = summed @ weight.mean(0)
-            d_hidden -= (each * weight.sum(0)).to(kind)
+            d_hidden -= (share * weight.sum(0)).to(dtype)
             if d_weight is not None:
-                d_weight -= each * summed
+                d_weight -= share * summed
             if bias is not None:
                 mean = mean + hidden.size(0) * bias.mean()
             if d_bias is not None:
-                d_bias -= each * hidden.size(0)
+                d_bias -= share * hidden.size(0)
             loss = loss + smoothing * (total - mean)
         ctx.save_for_backward(d_hidden, d_weight, d_bias)
         ctx.mark_non_differentiable(nll)

@@ -1,7 +1,7 @@
-"""Networks packed for inference on a CPU: linear layers whose weights are laid out for it once.
+"""Networks packed for inference on a CPU: linear layers with prepacked weights.
 
-With 8 bits a weight they also take a quarter of the memory, and less time: a row of weights is
-scaled to whole numbers once, activations at each call by their own range.
+Quantised to 8 bits they also take a quarter of the memory, and less time: weights are quantised
+once by row, activations dynamically by the range of each call.
 """
 
 import copy
@@ -21,7 +21,7 @@ from saccade.nn.loss import Vocabulary
 from saccade.nn.products import Linear
 from saccade.nn.recurrent import LayerState
 
-# A kernel is made for each number of rows, at some cost: above this, for multiples of it.
+# A kernel is compiled for each number of rows: above this, only for multiples of it.
 ROW_MULTIPLE = 16
 
 MIN_ROWS_FOR_ONEDNN = 4096  # of a matrix: then a kernel that writes its result once is faster
@@ -49,7 +49,7 @@ class PackedLinear(nn.Module):
 
 
 class Int8Linear(nn.Module):
-    """y = x W^T + b with W as whole numbers from -127 to 127 and a scale for each row."""
+    """y = x W^T + b with W as integers from -127 to 127 and a scale for each row."""
 
     def __init__(self, linear: nn.Linear):
         super().__init__()
@@ -68,9 +68,9 @@ class Int8Linear(nn.Module):
 
 
 class WideInt8Linear(nn.Module):
-    """The same for very many rows of W, with oneDNN's kernel: no whole numbers in between.
+    """The same for very many rows of W, with oneDNN's kernel, which dequantises as it writes.
 
-    Activations have all of their 8 bits: it is for processors with sums of 32 bits (VNNI) alone.
+    Activations have all of their 8 bits: it is for processors with 32-bit sums (VNNI) only.
     """
 
     def __init__(self, linear: nn.Linear):
@@ -103,21 +103,21 @@ class PackedRecurrent(nn.Module):
         self.hidden = linear(_linear(layer.weight_hh_l0, layer.bias_hh_l0))
 
     def forward(self, x: Float[Tensor, "B C"], state: LayerState) -> LayerState:
-        ours, theirs = self.input(x), self.hidden(state[0])
+        of_x, of_h = self.input(x), self.hidden(state[0])
         match self.kind:
             case "lstm":
-                i, f, g, o = (ours + theirs).chunk(4, -1)
+                i, f, g, o = (of_x + of_h).chunk(4, -1)
                 c = torch.sigmoid(f) * state[1] + torch.sigmoid(i) * torch.tanh(g)
                 return torch.sigmoid(o) * torch.tanh(c), c
             case "gru":
-                (r, z, n), (hr, hz, hn) = ours.chunk(3, -1), theirs.chunk(3, -1)
+                (r, z, n), (hr, hz, hn) = of_x.chunk(3, -1), of_h.chunk(3, -1)
                 z = torch.sigmoid(z + hz)
                 n = torch.tanh(n + torch.sigmoid(r + hr) * hn)
                 return (n + z * (state[0] - n),)
             case "relu":
-                return (torch.relu(ours + theirs),)
+                return (torch.relu(of_x + of_h),)
             case _:
-                return (torch.tanh(ours + theirs),)
+                return (torch.tanh(of_x + of_h),)
 
 
 def _int8(linear: nn.Linear) -> nn.Module:
@@ -133,18 +133,18 @@ def _linear(weight: Any, bias: Any) -> nn.Linear:
 
 def packed(network: nn.Module) -> nn.Module:
     """A faster copy for CPU inference with the same outputs; the network itself if unsupported."""
-    kind = next(network.parameters())
+    first = next(network.parameters())
     ready = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
     intel = platform.machine() in ("x86_64", "AMD64")
-    if not (ready and intel) or kind.device.type != "cpu" or kind.dtype != torch.float32:
+    if not (ready and intel) or first.device.type != "cpu" or first.dtype != torch.float32:
         return network
     return _replaced(network, PackedLinear)
 
 
 def quantised(network: nn.Module) -> nn.Module:
     """A copy of a network, for a CPU and for inference alone, with products of 8 bits."""
-    lacking = not hasattr(torch, "quantize_per_channel")
-    if lacking or torch.backends.quantized.engine in ("none", None):
+    missing = not hasattr(torch, "quantize_per_channel")
+    if missing or torch.backends.quantized.engine in ("none", None):
         raise ConfigError("int8: this build of torch has no 8-bit kernels; leave it out")
     return _replaced(network, _int8)
 
@@ -162,10 +162,10 @@ def _replaced(network: nn.Module, linear: Packing) -> nn.Module:
     for parent in network.modules():
         for child in parent.children():
             plain = type(child) is Linear or type(child) is Vocabulary
-            if not plain or isinstance(parent, Concat):  # that cuts its matrix
+            if not plain or isinstance(parent, Concat):  # it uses slices of its matrix
                 continue
             assert isinstance(child, Linear)
-            if child.out_features >= ROW_MULTIPLE:  # else nothing is won
+            if child.out_features >= ROW_MULTIPLE:  # else it is no faster
                 others[id(child)] = linear(child)
     kept = {id(p): p for p in network.parameters()}  # shared, where they are not packed
     return copy.deepcopy(network, others | kept).cpu().eval()

@@ -1,4 +1,4 @@
-"""Rows of unequal length in one tensor, and what an encoder makes of them."""
+"""Padded batches, and the memory that an encoder makes of them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,25 +8,25 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-UNSEEN = 1 << 30  # the order of a position that no other sees
-UNSCORED_ID = -1  # in a target: a position that counts for nothing, in no loss and no metric
+UNSEEN = 1 << 30  # the key_order of a position that no other sees
+UNSCORED_ID = -1  # in a target: a position that is ignored by loss and metrics
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Which positions of a row see which, and where they stand: i sees j if order[j] <= sight[i].
+    """An attention mask and position ids: i attends to j if key_order[j] <= query_order[i].
 
-    Left to right both are 0, 1, 2 ...; where all see all both are 0.
+    From left to right both are 0, 1, 2 ...; in both directions both are 0.
     """
 
-    order: Int[Tensor, "B S"]
-    sight: Int[Tensor, "B S"]
-    places: Int[Tensor, "B S"]  # from 0: several may stand at the same
+    key_order: Int[Tensor, "B S"]
+    query_order: Int[Tensor, "B S"]
+    position_ids: Int[Tensor, "B S"]  # from 0; several positions may have the same
 
     @property
     def seen(self) -> Bool[Tensor, "B S S"]:
-        """True where a position (a row) sees another (a column)."""
-        return self.order[:, None, :] <= self.sight[:, :, None]
+        """True where a position (a row) attends to another (a column)."""
+        return self.key_order[:, None, :] <= self.query_order[:, :, None]
 
     def to(self, device: torch.device) -> "View":
         return View(*(part.to(device, non_blocking=True) for part in self._parts))
@@ -36,7 +36,7 @@ class View:
 
     @property
     def _parts(self) -> tuple[Tensor, Tensor, Tensor]:
-        return self.order, self.sight, self.places
+        return self.key_order, self.query_order, self.position_ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Padded:
 
     values: Tensor
     lengths: Int[Tensor, "B"]  # on the CPU, whatever the device of the values
-    words: Int[Tensor, "B S"] | None = None  # to which word a position belongs, -1 to none
+    words: Int[Tensor, "B S"] | None = None  # the word of each position, -1 for none
     view: View | None = None  # None: every position sees every other that is real
 
     @property
@@ -59,7 +59,7 @@ class Padded:
 
     @property
     def count(self) -> int:
-        """How many positions are real."""
+        """The number of real positions."""
         return int(self.lengths.sum())
 
     def to(self, device: torch.device) -> "Padded":
@@ -68,24 +68,24 @@ class Padded:
         return Padded(self.values.to(device, non_blocking=True), self.lengths, words, view)
 
     def rows(self, index: Int[Tensor, "n"]) -> "Padded":
-        """Some rows, as wide as the whole."""
+        """Some rows, of the same width."""
         words = None if self.words is None else self.words[index]
         view = None if self.view is None else self.view.rows(index)
         return Padded(self.values[index], self.lengths[index], words, view)
 
     def real(self, tensor: Tensor) -> Tensor:
-        """The rows of (B, S, ...) at real positions, one after the other: (n, ...)."""
+        """The real positions of a tensor (B, S, ...), flattened: (n, ...)."""
         keep = self.keep
         return tensor.flatten(0, 1) if keep is None else tensor[keep]
 
     def scored(self, tensor: Tensor) -> Tensor:
-        """The same at the positions of a target that are scored."""
+        """The scored positions of a tensor (B, S, ...), flattened, for a target."""
         marked, keep = self.values != UNSCORED_ID, self.keep
         return tensor[marked if keep is None else marked & keep]
 
 
 def pad(rows: list[list[int]], value: int = 0) -> Padded:
-    """The rows as one tensor, filled up with `value`."""
+    """The rows as one tensor, padded with `value`."""
     lengths = torch.tensor([len(row) for row in rows])
     longest = int(lengths.max())
     filled = [row + [value] * (longest - len(row)) for row in rows]
@@ -93,18 +93,18 @@ def pad(rows: list[list[int]], value: int = 0) -> Padded:
 
 
 class Memory(NamedTuple):
-    """What an encoder leaves for a decoder or a head, whatever the source was."""
+    """An encoder's output, for a decoder or a head."""
 
     values: Float[Tensor, "B S D"]
     keep: Bool[Tensor, "B S"] | None
     summary: Float[Tensor, "B D"]  # one vector: a recurrent network's last state, else the mean
-    tokens: Int[Tensor, "B S"] | None = None  # that a decoder may copy; -1 is none
+    tokens: Int[Tensor, "B S"] | None = None  # that a decoder may copy; -1 for none
     others: tuple["Memory", ...] = ()  # those of the other members of an ensemble
     words: Int[Tensor, "B S"] | None = None  # of each position, where a stem has put words together
 
 
 def end_to_end(memories: Sequence[Memory]) -> Memory:
-    """Several memories of the same examples as one: position after position of each."""
+    """Several memories of the same examples, concatenated along their positions."""
     if len(memories) == 1:
         return memories[0]
     keeps = [m.values.new_ones(m.values.shape[:2], dtype=torch.bool) if m.keep is None else m.keep

@@ -19,8 +19,8 @@ def sinusoids(length: int, dim: int, device: torch.device | None = None) -> Floa
     Vaswani et al. 2017, arxiv.org/abs/1706.03762
     """
     with torch.inference_mode(False):  # a table may be made in evaluation and used in training
-        places = torch.arange(length, device=device)
-        angle = places[:, None] * frequencies(dim, device)  # (n, D/2)
+        position_ids = torch.arange(length, device=device)
+        angle = position_ids[:, None] * frequencies(dim, device)  # (n, D/2)
         return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1)
 
 
@@ -38,7 +38,7 @@ class Sinusoidal(nn.Module):
         self.halves = halves
 
     def table(self, length: int, device: torch.device | None = None) -> Float[Tensor, "n D"]:
-        """The waves at so many positions."""
+        """The encodings of the first `length` positions."""
         waves = sinusoids(length, self.dim, device)
         return torch.cat([waves[:, 0::2], waves[:, 1::2]], 1) if self.halves else waves
 
@@ -47,10 +47,12 @@ class Sinusoidal(nn.Module):
         table = self.table(_rounded(end), x.device)
         return x + table[offset:end].to(x.dtype)
 
-    def at(self, x: Float[Tensor, "B T D"], places: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
-        """The same for positions that stand where `places` says."""
-        table = self.table(_rounded(int(places.max()) + 1), x.device)
-        return x + table[places].to(x.dtype)
+    def at(
+        self, x: Float[Tensor, "B T D"], position_ids: Int[Tensor, "B T"]
+    ) -> Float[Tensor, "B T D"]:
+        """The same at `position_ids`."""
+        table = self.table(_rounded(int(position_ids.max()) + 1), x.device)
+        return x + table[position_ids].to(x.dtype)
 
 
 class Learned(nn.Module):
@@ -71,22 +73,26 @@ class Learned(nn.Module):
                 f"a sequence of {end} tokens is longer than the model's {limit} learned positions: "
                 "shorten it, or train with a larger max_positions or with sinusoidal positions"
             )
-        places = torch.arange(offset + self.skipped, end + self.skipped, device=x.device)
-        marks: Tensor = self.table(places)
+        position_ids = torch.arange(offset + self.skipped, end + self.skipped, device=x.device)
+        marks: Tensor = self.table(position_ids)
         return x + marks.to(x.dtype)
 
-    def at(self, x: Float[Tensor, "B T D"], places: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
-        marks: Tensor = self.table(places + self.skipped)
+    def at(
+        self, x: Float[Tensor, "B T D"], position_ids: Int[Tensor, "B T"]
+    ) -> Float[Tensor, "B T D"]:
+        marks: Tensor = self.table(position_ids + self.skipped)
         return x + marks.to(x.dtype)
 
 
 class Unmarked(nn.Module):
-    """Adds nothing: the network must find the order by other means, or ignore it."""
+    """No positional encoding."""
 
     def forward(self, x: Float[Tensor, "B T D"], offset: int = 0) -> Float[Tensor, "B T D"]:
         return x
 
-    def at(self, x: Float[Tensor, "B T D"], places: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
+    def at(
+        self, x: Float[Tensor, "B T D"], position_ids: Int[Tensor, "B T"]
+    ) -> Float[Tensor, "B T D"]:
         return x
 
 
@@ -104,22 +110,22 @@ class Relative(Unmarked):
         self.both_ways = both_ways
 
     def bias(
-        self, queries: int, keys: int, like: Tensor, places: Int[Tensor, "B T"] | None = None
+        self, queries: int, keys: int, like: Tensor, position_ids: Int[Tensor, "B T"] | None = None
     ) -> Float[Tensor, "#B H T S"]:
-        """What to add to the scores of the last `queries` of `keys` positions.
+        """The bias of the scores of the last `queries` of `keys` positions.
 
-        With `places` all positions are queries, and stand there.
+        With `position_ids` all positions are queries, at these.
         """
-        if places is not None:
-            most = int(places.max())
-            far = torch.arange(-most, most + 1, device=like.device)
-            each: Tensor = self.table(self.bucket(far))  # (2 most + 1, H)
-            apart = places[:, None, :] - places[:, :, None] + most  # (B, T, S)
-            return each[apart].permute(0, 3, 1, 2).to(like.dtype)
-        places = torch.arange(keys, device=like.device)
-        distance = places - places[keys - queries :, None]  # (T, S): how far ahead a key is
-        found: Tensor = self.table(self.bucket(distance))
-        return found.permute(2, 0, 1).unsqueeze(0).to(like.dtype)
+        if position_ids is not None:
+            most = int(position_ids.max())
+            distances = torch.arange(-most, most + 1, device=like.device)
+            biases: Tensor = self.table(self.bucket(distances))  # (2 most + 1, H)
+            index = position_ids[:, None, :] - position_ids[:, :, None] + most  # (B, T, S)
+            return biases[index].permute(0, 3, 1, 2).to(like.dtype)
+        positions = torch.arange(keys, device=like.device)
+        distance = positions - positions[keys - queries :, None]  # (T, S), from query to key
+        bias: Tensor = self.table(self.bucket(distance))
+        return bias.permute(2, 0, 1).unsqueeze(0).to(like.dtype)
 
     def bucket(self, distance: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
         buckets, first = self.table.num_embeddings, torch.zeros_like(distance)
@@ -138,10 +144,10 @@ class Relative(Unmarked):
 class RotaryFrequencies(NamedTuple):
     """The frequencies of rotary positions: theta^(-2i/K) for pair i, or lower.
 
-    For longer texts than those of `context` tokens that a network was first trained on, pairs that
-    turn less than `low` times in these are slowed down by `factor`, those that turn more than
-    `high` times are not, and those between in part (Llama 3.1, arxiv.org/abs/2407.21783). With
-    `high` = 0 all are (linear: Chen et al. 2023, arxiv.org/abs/2306.15595).
+    For texts longer than the `context` tokens of pretraining, pairs that rotate less than `low`
+    times within these are slowed down by `factor`, those that rotate more than `high` times are
+    not, and those between in part (Llama 3.1, arxiv.org/abs/2407.21783). With `high` = 0 all are
+    (linear: Chen et al. 2023, arxiv.org/abs/2306.15595).
     """
 
     theta: float = 10000.0
@@ -169,15 +175,15 @@ def rotate(
     x: Float[Tensor, "B H T K"],
     offset: int,
     rotary: RotaryFrequencies = DEFAULT_ROTARY,
-    places: Int[Tensor, "B T"] | None = None,
+    position_ids: Int[Tensor, "B T"] | None = None,
 ) -> Float[Tensor, "B H T K"]:
-    """`x` with each pair of columns turned by its position's angle: after so many, or at `places`.
+    """`x` with each pair of columns rotated by the angle of its position.
 
     Su et al. 2021, arxiv.org/abs/2104.09864
     """
-    end = offset + x.size(-2) if places is None else int(places.max()) + 1
+    end = offset + x.size(-2) if position_ids is None else int(position_ids.max()) + 1
     cos, sin = _cos_sin(_rounded(end), x.size(-1), x.device, rotary)
-    where = slice(offset, end) if places is None else places[:, None]
+    where = slice(offset, end) if position_ids is None else position_ids[:, None]
     cos, sin = cos[where].to(x.dtype), sin[where].to(x.dtype)  # (T, K/2), or (B, 1, T, K/2)
     left, right = x[..., 0::2], x[..., 1::2]
     return torch.stack([left * cos - right * sin, left * sin + right * cos], dim=-1).flatten(-2)

@@ -1,9 +1,9 @@
-"""The number format that a network computes in, where it is not that of its weights.
+"""Mixed precision: the number format that a network computes in, if not that of its weights.
 
-In training with half precision the weights, their gradients and what an optimiser keeps are single
-precision. Once a step the weights of products are cast; activations follow them. What sums much
-stays single: embedding tables (a word's gradient comes from every place it stands in), output
-layers (see `loss`, `distributions`), norms, and what the blocks of a Transformer add to.
+In training with half precision the weights, their gradients and the optimiser's state are in single
+precision. The weights of matrix products are cast once a step; activations follow them. Long sums
+stay in single precision: embeddings (a token's gradient is summed over all its occurrences), output
+layers (see `loss`, `distributions`), norms, and the residual stream of a Transformer.
 """
 
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ _computing: ContextVar[torch.dtype | None] = ContextVar("number format", default
 
 @contextmanager
 def computing_in(dtype: torch.dtype) -> Iterator[None]:
-    """Inside, what enters a network is of this number format."""
+    """Inside, inputs of a network are cast to this number format."""
     token = _computing.set(dtype)
     try:
         yield
@@ -35,12 +35,12 @@ def computing_in(dtype: torch.dtype) -> Iterator[None]:
 
 
 def current_format() -> torch.dtype | None:
-    """What `computing_in` has said."""
+    """The number format of `computing_in`; None outside."""
     return _computing.get()
 
 
 def computed(x: Tensor) -> Tensor:
-    """`x` in the number format that is computed in; as it is outside of `computing_in`."""
+    """`x` in the current number format; unchanged outside of `computing_in`."""
     dtype = _computing.get()
     return x if dtype is None else x.to(dtype)
 
@@ -48,7 +48,7 @@ def computed(x: Tensor) -> Tensor:
 class Halved(nn.Module):
     """A network whose products are computed with half-precision copies of its weights.
 
-    The copies are made by `cast`, once for all batches of a step, and keep a gradient's way back.
+    The copies are made by `cast`, once for all batches of a step, and are part of the graph.
     """
 
     def __init__(self, network: nn.Module, dtype: torch.dtype, single: tuple[nn.Module, ...]):

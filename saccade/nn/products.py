@@ -1,7 +1,7 @@
-"""Products in single precision, by whichever of torch's libraries is faster on this processor.
+"""Matrix products in single precision, by the faster of torch's libraries on this processor.
 
-torch multiplies with MKL, which keeps to 256 bits on processors that are not Intel's. oneDNN, which
-is part of torch, too, uses the 512 bits of an AMD processor that has them: twice as fast.
+torch multiplies with MKL, which uses no AVX-512 on processors that are not Intel's. oneDNN, also
+part of torch, uses it on AMD processors, and is twice as fast there.
 """
 
 from functools import cache
@@ -16,13 +16,13 @@ from torch.autograd.function import once_differentiable
 
 from saccade.nn.tracing import traced_positions
 
-MIN_MULTIPLICATIONS = 1 << 22  # of a product: below, setting it up takes as long as it gains
-MIN_WIDTH = 16  # of a matrix: a sum of very many numbers into few is slow
+MIN_MULTIPLICATIONS = 1 << 22  # of a product: below, the overhead exceeds the gain
+MIN_WIDTH = 16  # of a matrix: long sums into few results are slow
 
 
 @cache
 def onednn_is_faster() -> bool:
-    """Whether this is an AMD processor with 512 bits."""
+    """Whether this is an AMD processor with AVX-512."""
     ready = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
     if not ready or torch.backends.cpu.get_cpu_capability() != "AVX512":
         return False
@@ -47,10 +47,10 @@ def linear(
         return F.linear(x, weight, bias)
     rows = x.reshape(-1, x.size(-1))
     if torch.is_grad_enabled():
-        found = _Linear.apply(rows, weight, bias)  # type: ignore[no-untyped-call]
+        y = _Linear.apply(rows, weight, bias)  # type: ignore[no-untyped-call]
     else:
-        found = _onednn(rows, weight, bias)
-    return found.view(*x.shape[:-1], weight.size(0))  # type: ignore[no-any-return]
+        y = _onednn(rows, weight, bias)
+    return y.view(*x.shape[:-1], weight.size(0))  # type: ignore[no-any-return]
 
 
 def times(a: Float[Tensor, "N D"], b: Float[Tensor, "D F"]) -> Float[Tensor, "N F"]:
@@ -62,7 +62,7 @@ def transposed_times(a: Float[Tensor, "N D"], b: Float[Tensor, "N F"]) -> Float[
     """a^T b, without a gradient."""
     if not _by_onednn(a.t(), b):
         return a.t() @ b
-    if a.size(1) > b.size(1):  # the first factor is copied: let it be the smaller one
+    if a.size(1) > b.size(1):  # the first factor is copied: it should be the smaller one
         return _onednn(b.t(), a.t(), None).t()
     return _onednn(a.t(), b.t(), None)
 
@@ -82,7 +82,7 @@ def _onednn(a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def _dense(matrix: Tensor) -> Tensor:
-    """The matrix without gaps between its rows or columns, for which there is no fast kernel."""
+    """The matrix, copied if it is strided: there is no fast kernel for it."""
     dense = matrix.is_contiguous() or matrix.t().is_contiguous()
     return matrix if dense else matrix.contiguous()
 
@@ -95,11 +95,11 @@ class _Linear(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, d_y: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         of_x, of_weight, of_bias = ctx.needs_input_grad
         return (
-            times(slope, weight) if of_x else None,
-            transposed_times(slope, x) if of_weight else None,
-            slope.sum(0) if of_bias else None,
+            times(d_y, weight) if of_x else None,
+            transposed_times(d_y, x) if of_weight else None,
+            d_y.sum(0) if of_bias else None,
         )

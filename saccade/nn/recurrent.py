@@ -1,7 +1,7 @@
 """Recurrent networks: Elman, GRU and LSTM layers, deep and in both directions.
 
-The kernels are torch's; here they are stacked, with dropout and residuals between the layers, and
-their states are batch-first, so that a search can repeat and reorder them like any other.
+The kernels are torch's; here they are stacked, with dropout and residuals between layers, and their
+states are batch-first, so that a search can repeat and reorder them like any other.
 """
 
 from collections.abc import Sequence
@@ -38,8 +38,8 @@ def build_layer(cell: Cell, input_dim: int, dim: int, bidirectional: bool = Fals
 class Recurrent(nn.Module):
     """Stacked recurrent layers: (B, T, input_dim) -> (B, T, dim), and every layer's last state.
 
-    With `weight_dropout` a share of the weights from step to step is zeroed in training, the same
-    for all rows and steps of a call: DropConnect. Merity et al. 2018, arxiv.org/abs/1708.02182
+    With `weight_dropout` a share of the recurrent weights is zeroed in training, the same for all
+    rows and steps of a call: DropConnect. Merity et al. 2018, arxiv.org/abs/1708.02182
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Recurrent(nn.Module):
 
 
 class Separate(nn.Module):
-    """Two stacks of half the width, which read from either end and never see each other.
+    """A forward and a backward stack of half the width, independent of each other (ELMo).
 
     Peters et al. 2018, arxiv.org/abs/1802.05365
     """
@@ -131,21 +131,23 @@ class Separate(nn.Module):
         state: None = None,
         lengths: Int[Tensor, "B"] | None = None,
     ) -> tuple[list[Float[Tensor, "B T D"]], tuple[LayerState, ...]]:
-        """For each layer both directions side by side, and their states at their ends."""
+        """For each layer both directions concatenated, and their final states."""
         left, ends = self.ahead.every(x, None, lengths)
-        right, beginnings = self.back.every(turned(x, lengths), None, lengths)
+        right, beginnings = self.back.every(reversed_rows(x, lengths), None, lengths)
         pairs = zip(left, right, strict=True)
-        outputs = [torch.cat([ahead, turned(back, lengths)], -1) for ahead, back in pairs]
+        outputs = [torch.cat([ahead, reversed_rows(back, lengths)], -1) for ahead, back in pairs]
         both = zip(ends, beginnings, strict=True)
         return outputs, tuple((torch.cat([end[0], first[0]], -1),) for end, first in both)
 
 
-def turned(x: Float[Tensor, "B T C"], lengths: Int[Tensor, "B"] | None) -> Float[Tensor, "B T C"]:
-    """Each row from its end to its beginning; what is beyond the end stays there."""
+def reversed_rows(
+    x: Float[Tensor, "B T C"], lengths: Int[Tensor, "B"] | None
+) -> Float[Tensor, "B T C"]:
+    """Each row reversed within its length; padding stays in place."""
     if lengths is None:
         return x.flip(1)
-    places, ends = torch.arange(x.size(1)), lengths[:, None]
-    order = torch.where(places < ends, ends - 1 - places, places).to(x.device)
+    positions, ends = torch.arange(x.size(1)), lengths[:, None]
+    order = torch.where(positions < ends, ends - 1 - positions, positions).to(x.device)
     return x.gather(1, order.unsqueeze(-1).expand(-1, -1, x.size(-1)))
 
 
@@ -182,7 +184,7 @@ def run_layer(
     if x.size(1) == 1 and lengths is None and state is not None:
         last = run_cell(layer, x[:, 0], state)
         return last[0].unsqueeze(1), last
-    if not isinstance(layer, nn.RNNBase):  # a layer that knows single steps alone
+    if not isinstance(layer, nn.RNNBase):  # a packed layer, which has single steps only
         return _step_by_step(layer, x, state, lengths)
     if lengths is not None and state is None and _reads_padding(layer, x, lengths):
         return _read_padding(layer, x, lengths, weights_of(layer))
@@ -196,11 +198,11 @@ def run_layer(
         output, _ = pad_packed_sequence(output, batch_first=True, total_length=x.size(1))
     parts = last if isinstance(last, tuple) else (last,)
     parts = parts if lengths is None else parts[:1]
-    return output, _side_by_side(parts)
+    return output, _concat_directions(parts)
 
 
-def _side_by_side(states: tuple[Tensor, ...]) -> LayerState:
-    """States of a kernel, (directions, B, H), with both directions in one row."""
+def _concat_directions(states: tuple[Tensor, ...]) -> LayerState:
+    """States of a kernel, (directions, B, H), with the directions concatenated."""
     return tuple(torch.cat(state.unbind(0), -1) for state in states)
 
 
@@ -208,28 +210,28 @@ MIN_REAL_SHARE = 0.6  # of all positions
 
 
 def _reads_padding(layer: nn.RNNBase, x: Tensor, lengths: Tensor) -> bool:
-    """Whether it is faster to read padding too, and leave what comes of it alone.
+    """Whether it is faster to compute padding too, and ignore its outputs.
 
-    On a CPU torch has a kernel for all steps of an LSTM at once, but not of packed rows: those
-    take two to four times as long.
+    On a CPU torch has a kernel for all steps of an LSTM, but not for packed sequences, which take
+    two to four times as long.
     """
     known = isinstance(layer, nn.LSTM) and x.device.type == "cpu"
     return known and int(lengths.sum()) >= MIN_REAL_SHARE * x.size(0) * x.size(1)
 
 
 def weights_of(layer: nn.RNNBase, dropped: float = 0.0) -> list[Tensor]:
-    """The weights of a layer in the order that torch's kernels want, for each direction four.
+    """The weights of a layer in the order of torch's kernels, four for each direction.
 
-    A share of those that are multiplied with the state before is dropped.
+    A share `dropped` of the recurrent ones is zeroed.
     """
-    found: list[Tensor] = []
+    weights: list[Tensor] = []
     for name, parameter in layer.named_parameters():
         weight: Tensor = parameter
         if dropped and name.startswith("weight_hh"):
-            with slice_of(None):  # weights have no rows: a part of a batch drops what all does
+            with slice_of(None):  # weights have no rows: a slice of a batch drops the same
                 weight = dropout(weight, dropped, True)
-        found.append(weight)
-    return found
+        weights.append(weight)
+    return weights
 
 
 def run_dropped(
@@ -250,7 +252,7 @@ def run_dropped(
     if state is not None:
         before = tuple(part.unsqueeze(0).contiguous() for part in state)
     output, last = _kernel(layer, x, before, weights, layer.bidirectional)
-    return output, _side_by_side(last)
+    return output, _concat_directions(last)
 
 
 def _kernel(
@@ -260,7 +262,7 @@ def _kernel(
     weights: list[Tensor],
     both: bool,
 ) -> tuple[Float[Tensor, "B T D"], tuple[Tensor, ...]]:
-    """Torch's kernel for all steps of a layer, by these weights; states are (directions, B, H)."""
+    """Torch's kernel for all steps of a layer, with these weights; states: (directions, B, H)."""
     options: tuple[Any, ...] = weights, True, 1, 0.0, layer.training, both, True
     match layer:
         case nn.LSTM():
@@ -279,18 +281,18 @@ def _read_padding(
 ) -> tuple[Float[Tensor, "B T D"], LayerState]:
     """The outputs of a layer, zeros beyond each row's end, and h at its end.
 
-    From left to right padding comes after all that is real. From right to left each row is turned
-    round within its length, read from left to right, and turned round again.
+    From left to right padding comes last. From right to left each row is reversed within its
+    length, read from left to right, and reversed again.
     """
-    places = torch.arange(x.size(1), device=x.device)
+    positions = torch.arange(x.size(1), device=x.device)
     end = (lengths - 1)[:, None]  # (B, 1)
-    real = places <= end
+    real = positions <= end
     outputs = _from_left(layer, x, weights[:4])
     last = outputs[torch.arange(len(end)), end[:, 0]]
     if layer.bidirectional:
-        turned = torch.where(real, end - places, places).unsqueeze(-1)  # (B, T, 1)
-        back = _from_left(layer, x.gather(1, turned.expand_as(x)), weights[4:])
-        back = back.gather(1, turned.expand_as(back))
+        mirrored = torch.where(real, end - positions, positions).unsqueeze(-1)  # (B, T, 1)
+        back = _from_left(layer, x.gather(1, mirrored.expand_as(x)), weights[4:])
+        back = back.gather(1, mirrored.expand_as(back))
         outputs, last = torch.cat([outputs, back], -1), torch.cat([last, back[:, 0]], -1)
     return outputs * real.unsqueeze(-1), (last,)
 
@@ -309,7 +311,7 @@ def _step_by_step(
     state: LayerState | None,
     lengths: Int[Tensor, "B"] | None,
 ) -> tuple[Float[Tensor, "B T D"], LayerState]:
-    assert state is not None, "a decoder's layer goes on from a state"
+    assert state is not None, "a decoder's layer has a state"
     assert lengths is None
     outputs = []
     for column in x.unbind(1):

@@ -1,8 +1,8 @@
 """State is a value: a frozen tree of batch-first tensors that a decoder takes and returns.
 
-A tree is a tensor (or what wraps one), None, or a (named) tuple of trees. What belongs to the
-source, and therefore to every hypothesis about it alike, is marked `Fixed`: it is never reordered,
-and never repeated either. With M rows of it and N others, row n belongs to source n // (N / M).
+A tree is a tensor (or a wrapper of one), None, or a (named) tuple of trees. Parts that belong to
+the source, and so are shared by all hypotheses about it, are marked `Fixed`: they are neither
+reordered nor repeated. With M rows of them and N others, row n belongs to source n // (N / M).
 """
 
 from abc import ABC, abstractmethod
@@ -42,7 +42,7 @@ Change = Callable[[Tensor], Tensor]
 def map_state(
     function: Change, state: Any, *, fixed: Callable[[Fixed], Fixed] | None = None
 ) -> Any:
-    """The state with `function` applied to every tensor; to what is fixed `fixed`, if given."""
+    """The state with `function` applied to every tensor; `fixed`, if given, to fixed parts."""
     match state:
         case Tensor():
             return function(state)
@@ -60,17 +60,17 @@ def map_state(
 
 
 def repeat(state: Any, times: int) -> Any:
-    """The state with every row `times` times over, in place: rows a a b b."""
+    """The state with every row repeated `times` times: rows a a b b."""
     return map_state(lambda tensor: tensor.repeat_interleave(times, 0), state)
 
 
 def reorder(state: Any, rows: Int[Tensor, "N"]) -> Any:
-    """The state whose row n is the old row `rows[n]`; what is fixed stays."""
+    """The state whose row n is the old row `rows[n]`; fixed parts stay."""
     return map_state(lambda tensor: tensor.index_select(0, rows), state, fixed=lambda part: part)
 
 
 def select(state: Any, rows: Int[Tensor, "N"], sources: Int[Tensor, "B"] | None = None) -> Any:
-    """The state of some rows only, and of their sources: those, or without them a source a row."""
+    """The state of some rows, and of their sources; by default each row has a source."""
     kept = rows if sources is None else sources
 
     def fixed(part: Fixed) -> Fixed:
@@ -80,29 +80,29 @@ def select(state: Any, rows: Int[Tensor, "N"], sources: Int[Tensor, "B"] | None 
 
 
 def shared(tensor: Tensor, rows: int) -> Tensor:
-    """What is fixed, for so many rows: each source's as often as it has hypotheses."""
+    """A fixed tensor expanded to `rows` rows: that of each source for all its hypotheses."""
     return tensor.repeat_interleave(rows // tensor.size(0), 0) if rows > tensor.size(0) else tensor
 
 
 def detach(state: Any) -> Any:
-    """The state cut off from the graph: where truncated back-propagation stops."""
+    """The state detached from the graph, for truncated backpropagation."""
     return map_state(torch.Tensor.detach, state)
 
 
 def leaves(state: Any) -> list[Tensor]:
     """The tensors of a state, in order."""
-    found: list[Tensor] = []
+    tensors: list[Tensor] = []
 
-    def keep(tensor: Tensor) -> Tensor:
-        found.append(tensor)
+    def collect(tensor: Tensor) -> Tensor:
+        tensors.append(tensor)
         return tensor
 
-    map_state(keep, state)
-    return found
+    map_state(collect, state)
+    return tensors
 
 
 def with_leaves(state: Any, tensors: Iterable[Tensor]) -> Any:
-    """A state of the same form that holds these tensors."""
+    """A state of the same form with these tensors."""
     supply = iter(tensors)
     return map_state(lambda _: next(supply), state)
 

@@ -1,7 +1,7 @@
-"""Stems: what a source is made of, as vectors of one width; bodies know only those.
+"""Stems: from any kind of source to vectors of one width, for bodies.
 
-`Padded -> Padded`, of ids (B, S) or features (B, S, F) to vectors (B, S, D). A stem may shorten
-what it reads, so the lengths that come out are its own.
+`Padded -> Padded`, from ids (B, S) or features (B, S, F) to vectors (B, S, D). A stem may
+downsample, so it returns lengths of its own.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from saccade.nn.products import Linear
 
 
 class Embedding(nn.Embedding):
-    """A table of vectors, multiplied by sqrt(dim) where the Transformer wants it.     (V, D)"""
+    """A table of vectors, scaled by sqrt(dim) for Transformers.     (V, D)"""
 
     def __init__(self, vocab_size: int, dim: int, scaled: bool = False):
         super().__init__(vocab_size, dim)
@@ -31,10 +31,10 @@ class Embedding(nn.Embedding):
 
 
 class NumberEmbedding(nn.Module):
-    """What a decoder of numbers reads: F numbers, by one linear map.     (D, 2 F)
+    """The inputs of a decoder of numbers: F numbers, by one linear layer.     (D, 2 F)
 
-    A missing number (NaN) is the mean, 0, and a learned vector of its own. Before the first step
-    all are missing.
+    A missing number (NaN) is replaced by the mean, 0, and an indicator. Before the first step all
+    are missing.
     """
 
     def __init__(self, size: int, dim: int):
@@ -48,10 +48,10 @@ class NumberEmbedding(nn.Module):
 
 
 class TextStem(nn.Module):
-    """Ids to vectors; in training some words are left out.
+    """Token embeddings, with word dropout.
 
-    With `segments` a learned vector is added by which text of several a position is in: the first
-    ends with the first separator, and what goes beyond the last segment counts as the last.
+    With `segments` a segment embedding is added: a segment ends with a separator, and surplus ones
+    count as the last.
     """
 
     def __init__(
@@ -72,17 +72,17 @@ class TextStem(nn.Module):
         return Padded(x, source.lengths)
 
     def segment(self, tokens: Int[Tensor, "B S"], most: int) -> Int[Tensor, "B S"]:
-        """Which text each position is in, from 0."""
+        """The segment of each position, from 0."""
         ends = (tokens == self.separator).long()
         return (ends.cumsum(1) - ends).clamp(max=most)
 
 
 class SpelledStem(nn.Module):
-    """Words by what they are and how they are written: a vector for each word.     (V, D)
+    """Word embeddings plus a character CNN: a vector for each word.     (V, D)
 
-    The first id of a word is the word itself, or the unknown; those after it are its characters,
-    over which two convolutions go, and of these the largest: what ends in -ing, or begins with a
-    capital, is known whatever else it is. Santos & Zadrozny 2014 (proceedings.mlr.press/v32);
+    The first id of a word is the word itself, or the unknown one; those after it are its
+    characters, with two convolutions and max pooling, which recognise suffixes or capitals of
+    unknown words. Santos & Zadrozny 2014 (proceedings.mlr.press/v32);
     Ma & Hovy 2016, arxiv.org/abs/1603.01354
     """
 
@@ -100,7 +100,7 @@ class SpelledStem(nn.Module):
         assert words is not None
         x = self.embedding(self.words(source.values))  # (B, S, D)
         begins = F.pad(words[:, 1:] != words[:, :-1], (1, 0), value=True) & (words >= 0)
-        # What is no character is zeros, so no convolution sees beyond the edges of its word.
+        # all but characters are zeros, so that no convolution sees beyond its word
         letter = (~begins & (words >= 0)).unsqueeze(-1)  # (B, S, 1)
         spelled = F.relu(self.near((x * letter).mT)).mT * letter
         spelled = F.relu(self.far(spelled.mT)).mT * letter  # (B, S, D / 2)
@@ -108,21 +108,21 @@ class SpelledStem(nn.Module):
         B, S = words.shape
         W = most_words(int(lengths.max()))
         rows = torch.arange(B, device=words.device)[:, None]
-        slot = rows * (W + 1) + torch.where(words >= 0, words, W)  # (B, S); the last is no word's
+        slot = rows * (W + 1) + torch.where(words >= 0, words, W)  # (B, S); the last slot is unused
         largest = spelled.new_zeros(B * (W + 1), spelled.size(2)).scatter_reduce(
             0, slot.view(-1, 1).expand(-1, spelled.size(2)), spelled.flatten(0, 1), "amax"
         )
-        places = torch.arange(B * S, device=words.device).view(B, S)
-        first = places.new_zeros(B * (W + 1)).index_copy(0, slot[begins], places[begins])
-        whole = x.flatten(0, 1)[first] + self.spelling(largest)
-        whole = whole.view(B, W + 1, -1)[:, :W]
+        indices = torch.arange(B * S, device=words.device).view(B, S)
+        first = indices.new_zeros(B * (W + 1)).index_copy(0, slot[begins], indices[begins])
+        vectors = x.flatten(0, 1)[first] + self.spelling(largest)
+        vectors = vectors.view(B, W + 1, -1)[:, :W]
         index = torch.arange(W, device=words.device).expand(B, -1)
         own = index.masked_fill(index >= lengths.to(index.device)[:, None], -1)
-        return Padded(whole, lengths.cpu(), own)
+        return Padded(vectors, lengths.cpu(), own)
 
 
 class LinearStem(nn.Module):
-    """Vectors of numbers to vectors of the network's width, by one linear map.     (D, F)"""
+    """Vectors of numbers to vectors of the network's width, by one linear layer.     (D, F)"""
 
     def __init__(self, size: int, dim: int):
         super().__init__()
@@ -133,9 +133,9 @@ class LinearStem(nn.Module):
 
 
 class StridedStem(nn.Module):
-    """Frames, which convolutions make half as many again and again.     (D, F, 3), (D, D, 3) ...
+    """Frames, downsampled by convolutions of stride 2.     (D, F, 3), (D, D, 3) ...
 
-    Each new frame sees three old ones; what is not real is seen as zeros, as beyond the edge.
+    The kernels have 3 frames; padding is zeros, as beyond the edge.
     """
 
     def __init__(self, size: int, dim: int, stride: int):
@@ -158,7 +158,7 @@ class StridedStem(nn.Module):
 
 
 class GridPositions(nn.Module):
-    """Adds to each cell of a grid a learned vector of its row and one of its column."""
+    """Adds learned row and column embeddings to the cells of a grid."""
 
     def __init__(self, grid: tuple[int, int], dim: int):
         super().__init__()
@@ -174,7 +174,7 @@ class GridPositions(nn.Module):
 
 
 class PatchStem(nn.Module):
-    """The cells of a picture, each by one linear map.     (D, cell * cell * C)
+    """The patches of a picture, by one linear layer.     (D, cell * cell * C)
 
     Dosovitskiy et al. 2021, arxiv.org/abs/2010.11929
     """
@@ -191,11 +191,11 @@ class PatchStem(nn.Module):
 
 
 class ResidualStem(nn.Module):
-    """A picture by a small residual CNN, which ends in a grid with a vector for each cell.
+    """A small residual CNN, which ends in a grid with a vector for each cell.
 
-    He et al. 2016, arxiv.org/abs/1512.03385, with group norms: a picture's vectors do not depend
-    on the others in its batch. The first layer already halves a picture that is halved four times
-    or more: at full size a picture takes half of the time of all.
+    He et al. 2016, arxiv.org/abs/1512.03385, with group norms, so that vectors do not depend on the
+    other pictures in a batch. If there are four halvings or more, the first layer already has
+    stride 2: full resolution would take half of the time.
     """
 
     def __init__(
@@ -250,18 +250,18 @@ class ResidualBlock(nn.Module):
         inner = F.relu(self.norm1(x))
         skipped = x
         if not isinstance(self.skip, nn.Identity):
-            # Means rather than a stride: nothing is left out, and oneDNN's gradient of a
-            # 1 x 1 convolution with a stride writes beyond its end (torch 2.13, two threads).
+            # Average pooling rather than a stride: it uses all inputs, and oneDNN's gradient of a
+            # strided 1 x 1 convolution writes out of bounds (torch 2.13, two threads).
             skipped = self.skip(F.avg_pool2d(inner, self.stride) if self.stride > 1 else inner)
         inner = self.conv2(F.relu(self.norm2(self.conv1(inner))))
         return skipped + inner  # type: ignore[no-any-return]
 
 
 class StandardisedConv2d(nn.Conv2d):
-    """A convolution whose filters have mean 0 and length 1.
+    """Weight standardisation: a convolution whose filters have mean 0 and norm 1.
 
-    Qiao et al. 2019, arxiv.org/abs/1903.10520. With group norms alone a CNN that begins with
-    nothing soon says the same of all pictures: what they share grows faster than what differs.
+    Qiao et al. 2019, arxiv.org/abs/1903.10520. With group norms alone a CNN trained from scratch
+    soon has the same output for all pictures, as their common component grows fastest.
     """
 
     def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B E G V"]:
@@ -288,7 +288,7 @@ def group_norm(channels: int) -> GroupNorm:
 
 
 def brightness(values: Tensor) -> Tensor:
-    """Bytes as numbers from -1 to 1."""
+    """Pixel values from 0..255 to -1..1."""
     return computed(values.float() / 127.5 - 1.0)
 
 

@@ -1,4 +1,4 @@
-"""Tracing: a network as a graph that other libraries compute, for inputs of any length."""
+"""Tracing: a network as a graph for other libraries, for inputs of any length."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ _longest: ContextVar[int | None] = ContextVar("positions of a graph", default=No
 
 @contextmanager
 def tracing(longest: int) -> Iterator[None]:
-    """Inside, tables of positions have this length, and products are such as all libraries have."""
+    """Inside, tables of positions have this length, and only standard products are used."""
     token = _longest.set(longest)
     try:
         yield
@@ -19,5 +19,5 @@ def tracing(longest: int) -> Iterator[None]:
 
 
 def traced_positions() -> int | None:
-    """What `tracing` has said; None outside."""
+    """The length of `tracing`; None outside."""
     return _longest.get()

@@ -47,7 +47,7 @@ class FeedForward(nn.Module):
         x = self.up(x)
         match self.activation:
             case "relu":
-                x = F.relu(x, inplace=True)  # its own output is all that its gradient needs
+                x = F.relu(x, inplace=True)  # its gradient needs only its output
             case "gelu":
                 x = F.gelu(x)
             case "gelu_tanh":  # the approximation of BERT's first code, GPT-2 and T5
@@ -57,7 +57,7 @@ class FeedForward(nn.Module):
             case "swiglu":  # Shazeer 2020, arxiv.org/abs/2002.05202
                 gate, x = x.chunk(2, dim=-1)
                 x = F.silu(gate) * x
-            case "geglu":  # likewise, with the approximation, as in T5 1.1
+            case "geglu":  # of the same paper, with the approximation, as in T5 1.1
                 gate, x = x.chunk(2, dim=-1)
                 x = F.gelu(gate, approximate="tanh") * x
         return self.down(x)  # type: ignore[no-any-return]
@@ -126,12 +126,12 @@ class Block(nn.Module):
         past: Past | None = None,
         memory: Float[Tensor, "M S C"] | MemoryHeads | None = None,
         memory_mask: Tensor | None = None,
-        places: Int[Tensor, "B T"] | None = None,
+        position_ids: Int[Tensor, "B T"] | None = None,
     ) -> tuple[Float[Tensor, "B T D"], KeysValues | None, MemoryHeads | None]:
         """The block's output, the keys and values so far, and those of the memory."""
         first = self.norm_first
         inner = computed(self.attention_norm(x) if first else x)
-        attended, cached = self.attention(inner, mask, past, places)
+        attended, cached = self.attention(inner, mask, past, position_ids)
         x = x + self.drop(attended)
         x = x if first else self.attention_norm(x)
         heads = None
@@ -149,13 +149,13 @@ MemoryLayers = Float[Tensor, "M S C"] | tuple[MemoryHeads, ...]  # as it is, or 
 
 
 class Stack(nn.Module):
-    """Positions, blocks one above the other, and with pre-norm a last norm.
+    """Positional encoding, a stack of blocks, and with pre-norm a final norm.
 
-    What the blocks add to is single precision, whatever they compute in: it is a sum of many.
-    `first_norm` is one of the embeddings, as BERT and BART have it.
+    The residual stream is in single precision, whatever the blocks compute in, as it is a long sum.
+    `first_norm` is that of the embeddings, as in BERT and BART.
     """
 
-    causal = False  # whether a position sees those before it alone
+    causal = False
 
     def __init__(
         self,
@@ -173,11 +173,14 @@ class Stack(nn.Module):
         self.drop = Dropout(dropout)
 
     def start(
-        self, x: Float[Tensor, "B T D"], offset: int = 0, places: Int[Tensor, "B T"] | None = None
+        self,
+        x: Float[Tensor, "B T D"],
+        offset: int = 0,
+        position_ids: Int[Tensor, "B T"] | None = None,
     ) -> Float[Tensor, "B T D"]:
-        """What the first block reads, of positions after so many others, or at these places."""
+        """The input of the first block, at positions from `offset` or at `position_ids`."""
         at = self.positions.at
-        x = self.positions(x, offset) if places is None else at(x, places)  # type: ignore[operator]
+        x = self.positions(x, offset) if position_ids is None else at(x, position_ids)  # type: ignore[operator]
         return self.drop(x if self.first_norm is None else self.first_norm(x)).float()  # type: ignore[no-any-return]
 
     def forward(
@@ -186,12 +189,9 @@ class Stack(nn.Module):
         keep: Bool[Tensor, "B T"] | None = None,
         view: View | None = None,
     ) -> Float[Tensor, "B T D"]:
-        """Every position sees every other in `keep`, as far as a `view` lets it.
-
-        In a causal stack it sees of them those before it.
-        """
+        """Every position sees those in `keep` and its `view`; in a causal stack no later one."""
         mask = additive_mask(keep, x.dtype)
-        places = None if view is None else view.places
+        position_ids = None if view is None else view.position_ids
         if view is not None:
             seen = view.seen if keep is None else view.seen & keep.unsqueeze(1)
             mask = additive_mask(seen, x.dtype)
@@ -199,11 +199,11 @@ class Stack(nn.Module):
             later = triangle(x.size(1), x.size(1), x)[None, None]  # (1, 1, T, T)
             mask = later if mask is None else mask + later
         if isinstance(self.positions, Relative):
-            bias = self.positions.bias(x.size(1), x.size(1), x, places)
+            bias = self.positions.bias(x.size(1), x.size(1), x, position_ids)
             mask = bias if mask is None else mask + bias
-        x = self.start(x, 0, places)
+        x = self.start(x, 0, position_ids)
         for block in self.blocks:
-            x, _, _ = block(x, mask, places=places)
+            x, _, _ = block(x, mask, position_ids=position_ids)
         return computed(self.norm(x))
 
 

@@ -1,7 +1,7 @@
-"""Listen from outside: `with watch(model) as maps:` records attention weights by module path.
+"""`with watch(model) as maps:` records attention weights by module path, from outside.
 
-Watches may be nested: each records. With nobody watching the fused kernels run, and this costs one
-dictionary look-up a layer.
+Watches may be nested: each records. Without any, the fused kernels run, and the cost is one
+dictionary look-up per layer.
 """
 
 from collections.abc import Iterator, Mapping
@@ -35,24 +35,24 @@ def watch(model: nn.Module) -> Iterator[Maps]:
 
 
 def is_watched(module: nn.Module) -> bool:
-    """Whether somebody wants this module's weights."""
+    """Whether this module's weights are recorded."""
     return id(module) in _watchers.get()
 
 
 def watched(*models: nn.Module) -> bool:
-    """Whether somebody watches a module of these: then they, no copies, have to do the work."""
+    """Whether a module of these is watched: then they have to be used, and not copies."""
     watchers = _watchers.get()
     return bool(watchers) and any(id(m) in watchers for model in models for m in model.modules())
 
 
 def record(module: nn.Module, weights: Tensor) -> None:
-    """Hand the weights of one call to all who watch the module."""
+    """Add the weights of one call to all watches of the module."""
     for weights_so_far in _watchers.get().get(id(module), ()):
         weights_so_far.append(weights.detach())
 
 
 def over_time(calls: list[Tensor]) -> Tensor:
-    """The maps of successive steps as one: (..., T, S), with zeros where the earlier saw less."""
+    """The maps of successive steps as one, (..., T, S), padded with zeros for earlier steps."""
     longest = max(call.size(-1) for call in calls)
     widened = [nn.functional.pad(call, (0, longest - call.size(-1))) for call in calls]
     return torch.cat(widened, dim=-2)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from saccade.data.digest import digest
-from saccade.distributed.ranks import put
+from saccade.distributed.ranks import copy_full
 from saccade.errors import CheckpointError
 from saccade.runs.guard import (
     Header,
@@ -218,7 +218,7 @@ def load_into(path: Path, into: Mapping[str, Tensor]) -> None:
             sha.update(_title(header.tensors[name]["name"], tensor))
             sha.update(content)
             if not here:
-                put(parameter, tensor)
+                copy_full(parameter, tensor)
     if header.metadata.get("sha256", sha.hexdigest()) != sha.hexdigest():
         raise CheckpointError(f"{path}: damaged: its hash does not match its weights")
 
@@ -229,7 +229,7 @@ def copy_weights(weights: Mapping[str, Tensor], network: nn.Module, path: Path) 
     require_shapes(shapes, weights_of(network), path)
     with torch.no_grad():
         for name, parameter in network.named_parameters():
-            put(parameter, weights[name])
+            copy_full(parameter, weights[name])
 
 
 def weights_of(network: nn.Module) -> dict[str, Tensor]:

@@ -21,7 +21,7 @@ from saccade.serve.service import Service
 from saccade.serve.settings import ServeSettings
 
 STUDIO = Path(__file__).parent / "studio"
-MAX_FAULTS = 3  # of a malformed request, that are named
+MAX_FAULTS = 3  # of a malformed request, that its response names
 CODES = {404: "not_found", 405: "method"}
 
 
@@ -67,9 +67,9 @@ def application(service: Service) -> FastAPI:
     @app.exception_handler(HTTPException)
     async def failed(_: HttpRequest, error: HTTPException) -> Response:
         code = CODES.get(error.status_code, "http")
-        found = response_of(RequestError(error.status_code, code, str(error.detail)))
-        found.headers.update(error.headers or {})
-        return found
+        response = response_of(RequestError(error.status_code, code, str(error.detail)))
+        response.headers.update(error.headers or {})
+        return response
 
     @app.get("/healthz", include_in_schema=False)
     async def healthz() -> dict[str, str]:
@@ -89,24 +89,24 @@ def application(service: Service) -> FastAPI:
             raise RequestError(404, "not_found", "this installation has no page")
         return FileResponse(STUDIO / "index.html", headers={"cache-control": "no-cache"})
 
-    app.mount("/studio", Unkept(directory=STUDIO, html=True))
+    app.mount("/studio", RevalidatedFiles(directory=STUDIO, html=True))
     return app
 
 
-class Unkept(StaticFiles):
-    """Files that a browser asks for again each time: they are small, and change with versions."""
+class RevalidatedFiles(StaticFiles):
+    """Files that a browser revalidates each time: they are small, and change with versions."""
 
     def file_response(self, *args: object, **options: object) -> Response:
-        found = super().file_response(*args, **options)  # type: ignore[arg-type]
-        found.headers["cache-control"] = "no-cache"
-        return found
+        response = super().file_response(*args, **options)  # type: ignore[arg-type]
+        response.headers["cache-control"] = "no-cache"
+        return response
 
 
 def malformed_refusal(error: RequestValidationError) -> RequestError:
     """What is wrong with a body or a query, without its content."""
     faults = []
-    for one in error.errors()[:MAX_FAULTS]:
-        place = ".".join(str(part) for part in one["loc"])
-        faults.append((place[:120], str(one["msg"])[:200]))
-    message = "; ".join(f"{place}: {what}" for place, what in faults)
+    for fault in error.errors()[:MAX_FAULTS]:
+        place = ".".join(str(part) for part in fault["loc"])
+        faults.append((place[:120], str(fault["msg"])[:200]))
+    message = "; ".join(f"{place}: {reason}" for place, reason in faults)
     return RequestError(422, "malformed", message, faults[0][0] if faults else "")

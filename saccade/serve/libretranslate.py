@@ -1,5 +1,7 @@
 """LibreTranslate's routes, for translators: its clients work with this server as they are."""
 
+from collections.abc import Iterator
+from itertools import islice
 from typing import Annotated, Any, Literal
 from urllib.parse import parse_qs
 
@@ -12,18 +14,19 @@ from saccade.serve.native import Text, answers
 from saccade.serve.refusals import RequestError, problem_with
 from saccade.serve.served import Served
 from saccade.serve.service import Service
+from saccade.tasks.task import Prediction
 
 AUTO = "auto"
 Language = Annotated[str, Field(max_length=40)]
 
 
-class Given(BaseModel):
+class LibreTranslateBody(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
-    api_key: str | None = None  # looked at before the body is
+    api_key: str | None = None  # checked by the middleware
 
 
-class TranslateBody(Given):
+class TranslateBody(LibreTranslateBody):
     q: Text | Annotated[list[Text], Field(min_length=1, max_length=256)]
     source: Language = AUTO
     target: Language
@@ -31,7 +34,7 @@ class TranslateBody(Given):
     alternatives: Annotated[int, Field(ge=0, le=15)] = 0
 
 
-class DetectBody(Given):
+class DetectBody(LibreTranslateBody):
     q: Text | Annotated[list[Text], Field(min_length=1, max_length=256)]
 
 
@@ -58,8 +61,8 @@ def router(service: Service) -> APIRouter:
         for source, target, _ in pairs(service):
             targets.setdefault(source, []).append(target)
         return [
-            {"code": code, "name": code, "targets": sorted(set(found))}
-            for code, found in sorted(targets.items())
+            {"code": source, "name": source, "targets": sorted(set(codes))}
+            for source, codes in sorted(targets.items())
         ]
 
     @routes.post("/translate", openapi_extra=SCHEMAS["TranslateBody"])
@@ -70,76 +73,81 @@ def router(service: Service) -> APIRouter:
             message = "tags would be translated with the text: send text"
             raise RequestError(422, "settings", message, "format")
         texts = [body.q] if isinstance(body.q, str) else body.q
-        known = [(s, t, served) for s, t, served in pairs(service) if t == body.target]
-        if body.source != AUTO:
-            known = [one for one in known if one[0] == body.source]
-        if not known:
+        candidates = [
+            (source, served)
+            for source, target, served in pairs(service)
+            if target == body.target and body.source in (AUTO, source)
+        ]
+        if not candidates:
             message = f"no run translates {body.source!r} to {body.target!r}: see /languages"
             raise RequestError(422, "language", message, "target")
-        best = max(known, key=lambda one: share_known(one[2], texts))
-        source, _, served = best if body.source == AUTO else known[0]
-        # A model has learned lines: each line of a text is one input, an empty one stays so.
-        lines = [line for text in texts for line in text.split("\n")]
-        full = [line for line in lines if line.strip()]
-        if not full:
+        source, served = candidates[0]
+        if body.source == AUTO:
+            source, served = max(candidates, key=lambda pair: share_known(pair[1], texts))
+        # Models are trained on lines: each line of a text is an input, blank ones stay empty.
+        lines = [line for text in texts for line in text.split("\n") if line.strip()]
+        if not lines:
             raise RequestError(422, "empty", "the text is empty: write something", "q")
         width = {"width": body.alternatives + 1} if body.alternatives else {}
         own = served.run.config.decode
         if width and own.kind == "beam" and own.width > body.alternatives:
             width = {}
-        found = await answers(
-            service, served, full, http, {"kind": "beam", **width} if width else {},
+        results = await answers(
+            service, served, lines, http, {"kind": "beam", **width} if width else {},
             nbest=body.alternatives + 1,
         )  # fmt: skip
-        for _, one in found:
-            if one.problem:
-                raise problem_with(one.problem, "q")
-        supply = iter([one for _, one in found])
-        translated, others = [], []
+        for _, prediction in results:
+            if prediction.problem:
+                raise problem_with(prediction.problem, "q")
+        predictions = (prediction for _, prediction in results)
+        translated, alternatives = [], []
         for text in texts:
-            ranked = [
-                [one.text, *(other for other, _ in one.others)]
-                for line in text.split("\n")
-                for one in ([next(supply)] if line.strip() else [])
-            ]
-            blank = [not line.strip() for line in text.split("\n")]
-            versions = []
-            for n in range(min((len(some) for some in ranked), default=0)):
-                said = iter([some[n] for some in ranked])
-                versions.append("\n".join("" if empty else next(said) for empty in blank))
+            versions = versions_of(text, predictions)
             translated.append(versions[0] if versions else text)
-            others.append(versions[1:])
-        alone = isinstance(body.q, str)
-        answer: dict[str, Any] = {"translatedText": translated[0] if alone else translated}
+            alternatives.append(versions[1:])
+        single = isinstance(body.q, str)
+        answer: dict[str, Any] = {"translatedText": translated[0] if single else translated}
         if body.alternatives:
-            answer["alternatives"] = others[0] if alone else others
+            answer["alternatives"] = alternatives[0] if single else alternatives
         if body.source == AUTO:
-            guess = {"language": source, "confidence": confidence(served, texts)}
-            answer["detectedLanguage"] = guess if alone else [guess] * len(texts)
+            detected = {"language": source, "confidence": confidence(served, texts)}
+            answer["detectedLanguage"] = detected if single else [detected] * len(texts)
         return answer
 
     @routes.post("/detect", openapi_extra=SCHEMAS["DetectBody"])
     async def detect(http: HttpRequest) -> list[Any]:
-        """The source languages of the runs, by how much of the text their vocabularies know.
+        """The source languages of the runs, by how much of the text is in their vocabularies.
 
-        No model of languages is behind it: of the languages that are served it names those whose
-        translators can read the text best.
+        There is no language identification model behind it.
         """
         body = await body_of(http, DetectBody)
         assert isinstance(body, DetectBody)
         texts = [body.q] if isinstance(body.q, str) else body.q
-        each = [guesses(service, text) for text in texts]
-        return each[0] if isinstance(body.q, str) else each
+        detected = [detect_language(service, text) for text in texts]
+        return detected[0] if isinstance(body.q, str) else detected
 
     return routes
 
 
-def guesses(service: Service, text: str) -> list[dict[str, Any]]:
+def versions_of(text: str, predictions: Iterator[Prediction]) -> list[str]:
+    """The translations of a text, best first, from the next predictions: one for each full line."""
+    blank = [not line.strip() for line in text.split("\n")]
+    ranked = []
+    for prediction in islice(predictions, blank.count(False)):
+        ranked.append([prediction.text, *(other for other, _ in prediction.others)])
+    versions = []
+    for lines in zip(*ranked, strict=False):  # as many as every line has
+        rest = iter(lines)
+        versions.append("\n".join("" if is_blank else next(rest) for is_blank in blank))
+    return versions
+
+
+def detect_language(service: Service, text: str) -> list[dict[str, Any]]:
     best: dict[str, float] = {}
     for source, _, served in pairs(service):
         best[source] = max(best.get(source, 0.0), confidence(served, [text]))
-    found = [{"language": code, "confidence": value} for code, value in best.items()]
-    return sorted(found, key=lambda one: -float(str(one["confidence"])))
+    ranked = sorted(best.items(), key=lambda pair: -pair[1])
+    return [{"language": code, "confidence": value} for code, value in ranked]
 
 
 def confidence(served: Served, texts: list[str]) -> float:
@@ -147,7 +155,7 @@ def confidence(served: Served, texts: list[str]) -> float:
 
 
 def share_known(served: Served, texts: list[str]) -> float:
-    """The share of the tokens of texts that a translator has in its source vocabulary."""
+    """The share of the tokens of texts that are in a translator's source vocabulary."""
     (field,) = served.task.sources
     assert isinstance(field, TextField)
     ids = [i for row in field.tokenizer.encode(texts) for i in row]
@@ -164,7 +172,7 @@ def pairs(service: Service) -> list[tuple[str, str, Served]]:
 
 
 def languages_of(served: Served) -> tuple[str, str]:
-    """The languages of a run as its data names them: by columns, or by the suffixes of files."""
+    """The languages of a run, from the names of its columns or the suffixes of its files."""
     data = served.run.config.data
     if data.source and isinstance(data.source[0], str) and isinstance(data.target, str):
         return data.source[0][:40], data.target[:40]
@@ -174,7 +182,7 @@ def languages_of(served: Served) -> tuple[str, str]:
     return "source", "target"
 
 
-async def body_of(http: HttpRequest, model: type[Given]) -> Given:
+async def body_of(http: HttpRequest, model: type[LibreTranslateBody]) -> LibreTranslateBody:
     """The body of a request in JSON, or a form."""
     value = http.scope.get("saccade.body")
     kind = http.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -183,7 +191,7 @@ async def body_of(http: HttpRequest, model: type[Given]) -> Given:
             fields = parse_qs((await http.body()).decode(), max_num_fields=300, strict_parsing=True)
         except ValueError:
             raise RequestError(422, "malformed", "the body is not a form", "body") from None
-        value = {name: some if len(some) > 1 else some[0] for name, some in fields.items()}
+        value = {name: values if len(values) > 1 else values[0] for name, values in fields.items()}
     elif kind == "multipart/form-data":
         raise RequestError(415, "malformed", "send JSON, or a form that is not multipart", "body")
     try:

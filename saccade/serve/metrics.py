@@ -1,4 +1,4 @@
-"""What is measured of a server, as Prometheus reads it: numbers only, no text and no key."""
+"""The server's metrics in Prometheus format; they hold no text and no key."""
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -29,7 +29,7 @@ class Metrics:
         tokens = Gauge("saccade_waiting_tokens", "Tokens that wait.", registry=registry)
         tokens.set_function(lambda: engine.waiting_tokens)
         streams = Gauge("saccade_streams", "Texts that come piece by piece.", registry=registry)
-        streams.set_function(lambda: len(engine.walks))
+        streams.set_function(lambda: len(engine.stream_batches))
         engine.on_batch = self._on_batch
 
     def _on_batch(self, size: int, seconds: float) -> None:

@@ -15,7 +15,7 @@ from starlette.responses import StreamingResponse
 from saccade.data.detect import is_media
 from saccade.inspect.maps import AttentionMaps, attention_maps
 from saccade.inspect.opening import open_case
-from saccade.inspect.view import evaluating, view
+from saccade.inspect.view import WITHOUT_INPUT, evaluating, view
 from saccade.runs.run import Run
 from saccade.serve.engine import Predict, Stream
 from saccade.serve.refusals import RequestError, problem_with
@@ -24,10 +24,9 @@ from saccade.serve.service import Service
 from saccade.tasks.generate import GeneratingTask
 from saccade.tasks.pieces import NO_WAY_ON
 from saccade.tasks.task import Prediction
-from saccade.tasks.task import Query as Asked
+from saccade.tasks.task import Query as TaskQuery
 
-WHOLE_RUN = ("positions", "embeddings")  # views that need no input
-SHOWN = ("layer", "head")  # of attention, what is chosen from maps that are made
+SELECTORS = ("layer", "head")  # options that choose from cached attention maps
 
 Setting = bool | int | FiniteFloat | str | list[str] | None
 Text = Annotated[str, Field(max_length=2_000_000)]
@@ -61,7 +60,7 @@ class ScoreBody(Body):
 
 
 class ViewOptions(BaseModel):
-    """Options of views; what else there is are settings of the search."""
+    """Options of views; any others are settings of the search."""
 
     model_config = ConfigDict(extra="allow", strict=True)
     __pydantic_extra__: dict[str, Setting]
@@ -102,11 +101,15 @@ def router(service: Service) -> APIRouter:
             message = f"{len(prefixes)} prefixes for {len(body.inputs)} inputs: give one for each"
             raise RequestError(422, "input", message, "prefixes")
         shared = body.prefixes if isinstance(body.prefixes, str) else ""
-        begins = prefixes or [shared] * len(body.inputs)
-        asked = await answers(
-            service, served, body.inputs, http, body.settings, body.nbest, body.details, begins
+        prefixes = prefixes or [shared] * len(body.inputs)
+        results = await answers(
+            service, served, body.inputs, http, body.settings, body.nbest, body.details, prefixes
         )
-        return {"predictions": [served.prediction(*one, body.nbest) for one in asked]}
+        return {
+            "predictions": [
+                served.prediction(query, prediction, body.nbest) for query, prediction in results
+            ]
+        }
 
     @routes.post("/stream")
     async def stream(body: StreamBody, http: HttpRequest) -> StreamingResponse:
@@ -114,22 +117,22 @@ def router(service: Service) -> APIRouter:
         stack = ExitStack()
         try:
             item = stack.enter_context(served.opened(body.input, "input"))
-            work = stream_work(service, served, item, body.settings, prefix=body.prefix)
+            job = stream_job(service, served, item, body.settings, prefix=body.prefix)
         except BaseException:
             stack.close()
             raise
 
         async def events() -> AsyncIterator[str]:
-            said = prompt_of(served, body.input)
+            text = prompt_of(served, body.input)
             with stack:
-                async for some in service.stream(work):
-                    for piece in some:
-                        said += piece.text
+                async for pieces in service.stream(job):
+                    for piece in pieces:
+                        text += piece.text
                         if piece.end == "no way on":
                             raise problem_with(NO_WAY_ON, "settings")
                         if piece.text or not piece.end:
                             yield event({"token": piece.text, "log_p": finite(piece.log_p)})
-                yield event({"done": True, "text": said})
+                yield event({"done": True, "text": text})
 
         return await event_stream(events())
 
@@ -137,7 +140,7 @@ def router(service: Service) -> APIRouter:
     async def score(body: ScoreBody, http: HttpRequest) -> dict[str, Any]:
         served = service.run(body.run)
         rows, tokens = scored_rows(served, body.pairs)
-        found = await service.call(lambda: list(served.run.score(rows)), http, tokens)
+        scores = await service.call(lambda: list(served.run.score(rows)), http, tokens)
         return {
             "scores": [
                 {
@@ -145,7 +148,7 @@ def router(service: Service) -> APIRouter:
                     "tokens": count,
                     "perplexity": exp(min(-log_p / max(count, 1), 700.0)),
                 }
-                for log_p, count in found
+                for log_p, count in scores
             ]
         }
 
@@ -154,7 +157,7 @@ def router(service: Service) -> APIRouter:
         served = service.run(body.run)
         served.check_settings(body.options.model_extra or {})
         with served.opened(body.input, "input") as item:
-            if body.kind not in WHOLE_RUN:
+            if body.kind not in WITHOUT_INPUT:
                 _, size = served.query(item, "input")
                 if size > service.settings.max_view_tokens:
                     most = service.settings.max_view_tokens
@@ -215,50 +218,51 @@ async def answers(
     nbest: int = 1,
     details: bool = False,
     prefixes: list[str] | None = None,
-) -> list[tuple[Asked, Prediction]]:
-    """The inputs as they were read, with their predictions.
+) -> list[tuple[TaskQuery, Prediction]]:
+    """Each input as a query, with its prediction.
 
-    An input that cannot be answered has its problem for a prediction; RequestError if none can.
+    An input that cannot be answered has a prediction with its problem; RequestError if none can.
     """
     if len(inputs) > service.settings.max_inputs:
         message = f"{len(inputs)} inputs: {service.settings.max_inputs} at once are the most"
         raise RequestError(413, "too_large", message, "inputs")
     request, seed = served.request(settings, nbest, details)
-    work = Predict(
+    job = Predict(
         model=served, key=(served.name, id(request)), queries=[], sizes=[], request=request,
         tokens=0, seconds=service.settings.seconds,
     )  # fmt: skip
-    found: list[tuple[Asked, Prediction]] = []
-    places, refusals = [], []
+    results: list[tuple[TaskQuery, Prediction]] = []
+    answerable, refusals = [], []
     with ExitStack() as files:
         for i, item in enumerate(inputs):
             where = f"inputs.{i}"
             prefix = prefixes[i] if prefixes else ""
-            found.append((Asked(("",)), Prediction("", 0.0)))
             try:
                 opened = files.enter_context(served.opened(item, where))
                 query, size = served.query(
-                    opened, where, number=i, prefix=prefix, seed=seed, stopped=work.over
+                    opened, where, number=i, prefix=prefix, seed=seed, stopped=job.cancelled
                 )
             except RequestError as refusal:
                 refusals.append(refusal)
-                found[i] = Asked(("",)), Prediction("", 0.0, problem=refusal.message)
+                problem = Prediction("", 0.0, problem=refusal.message)
+                results.append((TaskQuery(("",)), problem))
                 continue
-            places.append(i)
-            work.queries.append(query)
-            work.sizes.append(size)
-            work.tokens += size
-        predictions = await service.predict(work, http) if work.queries else []
-    for i, query, prediction in zip(places, work.queries, predictions, strict=True):
-        found[i] = query, prediction
+            results.append((query, Prediction("", 0.0)))
+            answerable.append(i)
+            job.queries.append(query)
+            job.sizes.append(size)
+            job.tokens += size
+        predictions = await service.predict(job, http) if job.queries else []
+    for i, query, prediction in zip(answerable, job.queries, predictions, strict=True):
+        results[i] = query, prediction
         if prediction.problem:
             refusals.append(problem_with(prediction.problem, f"inputs.{i}"))
     if len(refusals) == len(inputs):
         raise refusals[0]
-    return found
+    return results
 
 
-def stream_work(
+def stream_job(
     service: Service,
     served: Served,
     item: Item,
@@ -269,7 +273,7 @@ def stream_work(
     alternatives: int = 0,
     where: str = "input",
 ) -> Stream:
-    """A text, or several, to come piece by piece; RequestError for a run that does not write so."""
+    """A job that streams one or more texts; RequestError for a run that cannot stream."""
     if not isinstance(served.task, GeneratingTask):
         kind = served.run.config.task.kind
         raise RequestError(
@@ -277,23 +281,23 @@ def stream_work(
         )
     settings = {"kind": "beam", "width": 1} | settings if "kind" not in settings else settings
     request, seed = served.request(settings)
-    work = Stream(
+    job = Stream(
         model=served, key=(served.name, id(request), alternatives), queries=[], size=0,
         request=request, alternatives=alternatives, emit=lambda _: None,
         seconds=service.settings.seconds,
     )  # fmt: skip
     for number in range(count):
-        query, work.size = served.query(
+        query, job.size = served.query(
             item, where, number=number, prefix=prefix, seed=seed,
-            stopped=partial(work.stopped, number),
+            stopped=partial(job.stopped, number),
         )  # fmt: skip
-        work.queries.append(query)
-    work.tokens = work.size * count
-    return work
+        job.queries.append(query)
+    job.tokens = job.size * count
+    return job
 
 
 def scored_rows(served: Served, pairs: list[list[str]]) -> tuple[list[tuple[str, ...]], int]:
-    """Sources and targets, none of which names a file, and their tokens."""
+    """Rows of sources and a target, and their number of tokens; RequestError for a file's name."""
     if len(pairs) > served.settings.max_inputs:
         message = f"{len(pairs)} pairs: {served.settings.max_inputs} at once are the most"
         raise RequestError(413, "too_large", message, "pairs")
@@ -311,22 +315,22 @@ def scored_rows(served: Served, pairs: list[list[str]]) -> tuple[list[tuple[str,
 
 
 def prompt_of(served: Served, item: Item) -> str:
-    """What an answer begins with, where it goes on with the input."""
+    """What an answer begins with: the input, where a language model continues it."""
     return item if served.completes_text and isinstance(item, str) else ""
 
 
 def view_of(service: Service, served: Served, item: Item, body: InspectBody) -> dict[str, Any]:
-    """A view of an input, by the worker."""
+    """A view of an input; called by the worker."""
     settings = body.options.model_extra or {}
     options = body.options.model_dump(exclude_unset=True, exclude=set(settings))
     if body.kind != "attention":
         return view(served.run, item, body.kind, settings=settings, **options)
     thumbs = options.pop("thumbs", True)
-    shown = {name: options.pop(name) for name in SHOWN if name in options}
-    asked = json.dumps([served.name, body.input, options, settings], sort_keys=True)
-    maps = service.kept(asked, lambda: maps_of(served.run, item, settings, **options))
-    found: dict[str, Any] = maps.view(**shown)
-    return found if thumbs else {name: found[name] for name in found if name != "modules"}
+    selected = {name: options.pop(name) for name in SELECTORS if name in options}
+    key = json.dumps([served.name, body.input, options, settings], sort_keys=True)
+    maps = service.cached_view(key, lambda: maps_of(served.run, item, settings, **options))
+    shown: dict[str, Any] = maps.view(**selected)
+    return shown if thumbs else {name: shown[name] for name in shown if name != "modules"}
 
 
 def maps_of(
@@ -337,7 +341,7 @@ def maps_of(
     prefix: str = "",
     ablate: bool = False,
 ) -> AttentionMaps:
-    """The attention of an input, from which every layer and head can be shown."""
+    """The attention of an input, in all layers and heads."""
     with evaluating(run.network):
         return attention_maps(open_case(run, item, target, settings, prefix), ablate)
 
@@ -347,7 +351,7 @@ def event(value: Any) -> str:
 
 
 async def event_stream(events: AsyncIterator[str]) -> StreamingResponse:
-    """Server-sent events; what fails before the first has a status, and after it is an event."""
+    """Server-sent events; an error before the first is an HTTP status, a later one an event."""
     try:
         first = await anext(events, "")
     except BaseException:
@@ -357,8 +361,8 @@ async def event_stream(events: AsyncIterator[str]) -> StreamingResponse:
     async def rest() -> AsyncIterator[str]:
         yield first
         try:
-            async for one in events:
-                yield one
+            async for item in events:
+                yield item
         except RequestError as refusal:
             yield event(refusal.body)
         finally:

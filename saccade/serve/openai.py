@@ -3,17 +3,17 @@
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 from fastapi import APIRouter
 from fastapi import Request as HttpRequest
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
 from saccade.serve.engine import Stream
-from saccade.serve.native import Text, event, event_stream, stream_work
-from saccade.serve.refusals import RequestError, problem_with
+from saccade.serve.native import Text, event, event_stream, stream_job
+from saccade.serve.refusals import RequestError, client_gone, problem_with
 from saccade.serve.served import Served, finite
 from saccade.serve.service import Service, disconnected
 from saccade.tasks.generate import GeneratingTask
@@ -45,7 +45,7 @@ class CompletionBody(BaseModel):
     stop: Text | Annotated[list[Text], Field(max_length=4)] | None = None
     seed: int | None = None
     user: Annotated[str, Field(max_length=1000)] | None = None
-    # taken where they change nothing, and refused where they would
+    # accepted where they have no effect; else refused
     best_of: Annotated[int, Field(ge=1, le=16)] | None = None
     presence_penalty: Penalty | None = 0.0
     frequency_penalty: Penalty | None = 0.0
@@ -55,29 +55,32 @@ class CompletionBody(BaseModel):
 
 @dataclass(slots=True)
 class Choice:
-    """One text on its way: what was said, and what a client may already see of it."""
+    """A text being generated, and what of it has been sent."""
 
     index: int
-    echo: str = ""  # the prompt, until it is shown before the first piece
-    shown: str = ""  # what the client has
-    held: str = ""  # that may be the beginning of a stop sequence
+    echo: str = ""  # the prompt, until it is sent before the first piece
+    sent: str = ""
+    held: str = ""  # text that may be the beginning of a stop sequence
     tokens: int = 0
     reason: str | None = None
     ids: list[int] = field(default_factory=list)
-    logs: list[dict[str, Any]] = field(default_factory=list)  # of tokens not yet shown
+    logprobs: list[dict[str, Any]] = field(default_factory=list)  # of tokens not yet sent
+
+
+Steps: TypeAlias = AsyncGenerator[tuple[Choice, str, list[dict[str, Any]]], None]
 
 
 def router(service: Service) -> APIRouter:
     routes = APIRouter(prefix="/v1", tags=["OpenAI"])
-    began = int(time.time())
+    created = int(time.time())
 
     def record(served: Served) -> dict[str, Any]:
-        return {"id": served.name, "object": "model", "created": began, "owned_by": "saccade"}
+        return {"id": served.name, "object": "model", "created": created, "owned_by": "saccade"}
 
     @routes.get("/models")
     async def models() -> dict[str, Any]:
-        found = [record(one) for one in service.served.values() if one.completes_text]
-        return {"object": "list", "data": found}
+        data = [record(served) for served in service.served.values() if served.completes_text]
+        return {"object": "list", "data": data}
 
     @routes.get("/models/{name}")
     async def model(name: Annotated[str, Field(max_length=255)]) -> dict[str, Any]:
@@ -92,7 +95,7 @@ def router(service: Service) -> APIRouter:
         completion = Completion(service, served, body)
         if body.stream:
             return await event_stream(completion.events())
-        return await completion.whole(http)
+        return await completion.answer(http)
 
     return routes
 
@@ -109,114 +112,115 @@ class Completion:
         self.stop = [text for text in stop if text]
         self.count = body.n or 1
         settings = settings_of(body)
-        self.works: list[Stream] = []
+        self.jobs: list[Stream] = []  # one for each prompt
         self.choices: list[list[Choice]] = []
         for i, prompt in enumerate(prompts):
             where = "prompt" if isinstance(body.prompt, str) else f"prompt.{i}"
-            work = stream_work(
+            job = stream_job(
                 service, served, prompt, settings, count=self.count,
                 alternatives=body.logprobs or 0, where=where,
             )  # fmt: skip
-            self.works.append(work)
+            self.jobs.append(job)
             first = i * self.count
             self.choices.append([Choice(first + n) for n in range(self.count)])
             if body.echo:
                 for choice in self.choices[-1]:
                     choice.echo = prompt
 
-    async def whole(self, http: HttpRequest) -> dict[str, Any]:
-        """The answer in one piece."""
+    async def answer(self, http: HttpRequest) -> dict[str, Any]:
+        """The answer as one JSON body."""
         texts: dict[int, str] = {}
-        logs: dict[int, list[dict[str, Any]]] = {}
-        gone = asyncio.create_task(disconnected(http))
+        logprobs: dict[int, list[dict[str, Any]]] = {}
+        disconnect = asyncio.create_task(disconnected(http))
         steps = self._steps()
         try:
             while True:
                 step = asyncio.ensure_future(anext(steps, None))
-                await asyncio.wait({step, gone}, return_when="FIRST_COMPLETED")
+                await asyncio.wait({step, disconnect}, return_when="FIRST_COMPLETED")
                 if not step.done():
                     step.cancel()
-                    raise RequestError(499, "gone", "the client has gone")
-                if (found := step.result()) is None:
+                    raise client_gone()
+                if (result := step.result()) is None:
                     break
-                choice, text, some = found
+                choice, text, tokens = result
                 texts[choice.index] = texts.get(choice.index, "") + text
-                logs.setdefault(choice.index, []).extend(some)
+                logprobs.setdefault(choice.index, []).extend(tokens)
         finally:
-            gone.cancel()
-            for work in self.works:
-                work.abandon()
-            await steps.aclose()  # type: ignore[attr-defined]
-        flat = [choice for some in self.choices for choice in some]
-        said = [
-            self._choice(choice, texts.get(choice.index, ""), logs.get(choice.index, []))
-            for choice in flat
+            disconnect.cancel()
+            await self._cancel(steps)
+        choices = [
+            self._choice(choice, texts.get(choice.index, ""), logprobs.get(choice.index, []))
+            for of_prompt in self.choices
+            for choice in of_prompt
         ]
-        return self._envelope(said) | {"usage": self._usage()}
+        return self._envelope(choices) | {"usage": self._usage()}
 
     async def events(self) -> AsyncIterator[str]:
         """The answer as server-sent events."""
         steps = self._steps()
         try:
-            async for choice, text, logs in steps:
-                yield event(self._envelope([self._choice(choice, text, logs)]))
+            async for choice, text, logprobs in steps:
+                yield event(self._envelope([self._choice(choice, text, logprobs)]))
         finally:
-            for work in self.works:
-                work.abandon()
-            await steps.aclose()  # type: ignore[attr-defined]
+            await self._cancel(steps)
         if self.body.stream_options and self.body.stream_options.include_usage:
             yield event(self._envelope([]) | {"usage": self._usage()})
         yield DONE
 
-    async def _steps(self) -> AsyncIterator[tuple[Choice, str, list[dict[str, Any]]]]:
-        """What may be shown more of each choice, as it comes: text, and its tokens."""
+    async def _cancel(self, steps: Steps) -> None:
+        for job in self.jobs:
+            job.cancel()
+        await steps.aclose()
+
+    async def _steps(self) -> Steps:
+        """What can be sent of each choice, as it comes: text, and the logprobs of its tokens."""
         queue: asyncio.Queue[tuple[int, list[Piece]] | Exception | int] = asyncio.Queue()
 
         async def follow(number: int) -> None:
             try:
-                async for some in self.service.stream(self.works[number]):
-                    queue.put_nowait((number, some))
+                async for pieces in self.service.stream(self.jobs[number]):
+                    queue.put_nowait((number, pieces))
                 queue.put_nowait(number)
             except Exception as error:
                 queue.put_nowait(error)
 
-        tasks = [asyncio.create_task(follow(number)) for number in range(len(self.works))]
+        tasks = [asyncio.create_task(follow(number)) for number in range(len(self.jobs))]
         try:
-            left = len(tasks)
-            while left:
-                got = await queue.get()
-                if isinstance(got, Exception):
-                    raise got
-                if isinstance(got, int):
-                    left -= 1
+            running = len(tasks)
+            while running:
+                item = await queue.get()
+                if isinstance(item, Exception):
+                    raise item
+                if isinstance(item, int):
+                    running -= 1
                     continue
-                number, some = got
-                for piece in some:
+                number, pieces = item
+                for piece in pieces:
                     choice = self.choices[number][piece.number]
                     if choice.reason is None:
-                        text = self._take(choice, piece, self.works[number])
+                        text = self._take(choice, piece, self.jobs[number])
                         if text or choice.reason:
-                            logs, choice.logs = choice.logs, []
-                            yield choice, text, logs
+                            logprobs, choice.logprobs = choice.logprobs, []
+                            yield choice, text, logprobs
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _take(self, choice: Choice, piece: Piece, work: Stream) -> str:
-        """The text that may be shown after this piece; what may become a stop is held back."""
+    def _take(self, choice: Choice, piece: Piece, job: Stream) -> str:
+        """The text to send after this piece; a possible beginning of a stop sequence is held."""
         if piece.end == "no way on":
             raise problem_with(NO_WAY_ON, "prompt")
         if not piece.end:
             choice.tokens += 1
             if self.body.logprobs is not None:
-                choice.logs.append(self._logs(choice, piece))
+                choice.logprobs.append(self._logprobs(choice, piece))
             choice.ids.append(piece.token)
         choice.held += piece.text
         cuts = [choice.held.find(text) for text in self.stop if text in choice.held]
         if cuts:
             choice.reason = "stop"
-            work.ended.add(piece.number)
+            job.ended.add(piece.number)
             text, choice.held = choice.held[: min(cuts)], ""
         elif piece.end:
             choice.reason = "length" if piece.end == "limit" else "stop"
@@ -226,10 +230,10 @@ class Completion:
             text = choice.held[: len(choice.held) - keep]
             choice.held = choice.held[len(text) :]
         text, choice.echo = choice.echo + text, ""
-        choice.shown += text
+        choice.sent += text
         return text
 
-    def _logs(self, choice: Choice, piece: Piece) -> dict[str, Any]:
+    def _logprobs(self, choice: Choice, piece: Piece) -> dict[str, Any]:
         task = self.served.task
         assert isinstance(task, GeneratingTask)
         ids = [i for i, _ in piece.top]
@@ -240,20 +244,20 @@ class Completion:
             for i, text in zip(ids, texts, strict=True)
         ]
         top = {name: finite(log_p) for name, (_, log_p) in zip(names, piece.top, strict=True)}
-        offset = len(choice.echo) + len(choice.shown) + len(choice.held)
+        offset = len(choice.echo) + len(choice.sent) + len(choice.held)
         return {"token": piece.text, "log_p": finite(piece.log_p), "top": top, "offset": offset}
 
-    def _choice(self, choice: Choice, text: str, logs: list[dict[str, Any]]) -> dict[str, Any]:
-        found = None
+    def _choice(self, choice: Choice, text: str, tokens: list[dict[str, Any]]) -> dict[str, Any]:
+        logprobs = None
         if self.body.logprobs is not None:
-            found = {
-                "tokens": [one["token"] for one in logs],
-                "token_logprobs": [one["log_p"] for one in logs],
-                "top_logprobs": [one["top"] for one in logs] if self.body.logprobs else None,
-                "text_offset": [one["offset"] for one in logs],
+            logprobs = {
+                "tokens": [token["token"] for token in tokens],
+                "token_logprobs": [token["log_p"] for token in tokens],
+                "top_logprobs": [token["top"] for token in tokens] if self.body.logprobs else None,
+                "text_offset": [token["offset"] for token in tokens],
             }
         reason = choice.reason
-        return {"index": choice.index, "text": text, "logprobs": found, "finish_reason": reason}
+        return {"index": choice.index, "text": text, "logprobs": logprobs, "finish_reason": reason}
 
     def _envelope(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
         return {
@@ -265,8 +269,8 @@ class Completion:
         }
 
     def _usage(self) -> dict[str, int]:
-        read = sum(work.size for work in self.works)
-        written = sum(choice.tokens for some in self.choices for choice in some)
+        read = sum(job.size for job in self.jobs)
+        written = sum(choice.tokens for of_prompt in self.choices for choice in of_prompt)
         return {
             "prompt_tokens": read,
             "completion_tokens": written,
@@ -275,31 +279,30 @@ class Completion:
 
 
 def settings_of(body: CompletionBody) -> dict[str, Any]:
-    """The keys of decode that say the same."""
-    found: dict[str, Any] = {"max_len": 16 if body.max_tokens is None else body.max_tokens}
+    """The equivalent settings of the table [decode]."""
+    settings: dict[str, Any] = {"max_len": 16 if body.max_tokens is None else body.max_tokens}
     temperature = 1.0 if body.temperature is None else body.temperature
     top_p = 1.0 if body.top_p is None else body.top_p
     if temperature == 0.0 or top_p == 0.0:
-        return found | {"kind": "beam", "width": 1}
+        return settings | {"kind": "beam", "width": 1}
     seed = secrets.randbits(62) if body.seed is None else body.seed % 2**63
-    return found | {"kind": "sample", "temperature": temperature, "top_p": top_p, "seed": seed}
+    return settings | {"kind": "sample", "temperature": temperature, "top_p": top_p, "seed": seed}
 
 
 def refuse_unserved(body: CompletionBody) -> None:
-    """RequestError for what this server does not do, rather than to leave it undone."""
-    several = body.best_of is not None and body.best_of != (body.n or 1)
+    """RequestError for options that this server does not have, rather than ignoring them."""
     unserved = {
-        "best_of": several,
+        "best_of": body.best_of is not None and body.best_of != (body.n or 1),
         "presence_penalty": bool(body.presence_penalty),
         "frequency_penalty": bool(body.frequency_penalty),
         "logit_bias": bool(body.logit_bias),
         "suffix": bool(body.suffix),
         "echo": bool(body.echo) and body.logprobs is not None,
     }
-    for name, asked in unserved.items():
-        if asked:
-            what = "with logprobs is" if name == "echo" else "is"
-            raise RequestError(422, "settings", f"{name} {what} not served: leave it out", name)
+    for name, given in unserved.items():
+        if given:
+            where = " with logprobs" if name == "echo" else ""
+            raise RequestError(422, "settings", f"{name}{where} is not served: leave it out", name)
 
 
 def overlap(text: str, stop: str) -> int:

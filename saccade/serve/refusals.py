@@ -6,7 +6,7 @@ from typing import Any
 from saccade.errors import ConfigError, SaccadeError
 from saccade.tasks.generate import TOO_LONG, UNKNOWN
 
-CODES = {TOO_LONG: "too_long", UNKNOWN: "unknown_token"}  # of problems with an input
+CODES = {TOO_LONG: "too_long", UNKNOWN: "unknown_token"}  # by a prediction's problem
 
 
 @dataclass(eq=False, slots=True)
@@ -17,7 +17,7 @@ class RequestError(Exception):
     code: str
     message: str
     where: str = ""
-    retry_after: int = 0  # seconds; 0 is not said
+    retry_after: int = 0  # seconds; with 0 there is no such header
 
     @property
     def body(self) -> dict[str, Any]:
@@ -25,12 +25,17 @@ class RequestError(Exception):
 
 
 def refusal_of(error: SaccadeError, where: str = "") -> RequestError:
-    """How a user's mistake is told to a client."""
+    """The response to a user's mistake."""
     text = " ".join(str(error).split())
     code = "settings" if isinstance(error, ConfigError) else "input"
     return RequestError(422, CODES.get(text, code), text, where)
 
 
 def problem_with(problem: str, where: str) -> RequestError:
-    """How a client is told why an input has no answer."""
+    """The response to an input whose prediction has a problem."""
     return RequestError(422, CODES.get(problem, "input"), problem, where)
+
+
+def client_gone() -> RequestError:
+    """The client has disconnected; the status is for the log alone."""
+    return RequestError(499, "gone", "the client has gone")

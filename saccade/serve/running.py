@@ -1,4 +1,4 @@
-"""The server's life: it listens at once, loads its runs, serves, drains and ends."""
+"""The server process: it listens at once, loads its runs, serves, drains and exits."""
 
 import gc
 import logging
@@ -26,17 +26,17 @@ from saccade.serve.service import Service
 from saccade.serve.settings import ServeSettings
 
 BACKLOG = 2048  # connections that wait to be accepted
-DRAIN_SECONDS = 0.5  # at least, in which whoever watches /readyz sees that the server ends
+DRAIN_SECONDS = 0.5  # at least, for load balancers to see at /readyz that the server is draining
 LOG_SECONDS = 0.2  # between two writes of the log
 MAX_LOG_LINES = 100_000  # that wait to be written
-SWITCH_SECONDS = 0.0005  # after which the model lets the network speak, and the other way round
+SWITCH_SECONDS = 0.0005  # after which the model and the HTTP thread hand over the GIL
 
 
 class BatchedLog(logging.Handler):
-    """Writes its lines together, some times a second.
+    """Writes its lines from a thread, several times a second.
 
-    One write for each would be a third of the time of a refused request, and who does not read
-    them would halt the server: it forgets the oldest.
+    A write for each would be a third of the time of a refused request, and a full pipe would block
+    the server. Lines that cannot be written are dropped, the oldest first.
     """
 
     def __init__(self, stream: TextIO):
@@ -49,9 +49,9 @@ class BatchedLog(logging.Handler):
         self.lines.append(self.format(record))
 
     def flush(self) -> None:
-        found = [self.lines.popleft() for _ in range(len(self.lines))]
-        if found:
-            self.stream.write("\n".join(found) + "\n")
+        lines = [self.lines.popleft() for _ in range(len(self.lines))]
+        if lines:
+            self.stream.write("\n".join(lines) + "\n")
             self.stream.flush()
 
     def _write(self) -> None:
@@ -61,14 +61,14 @@ class BatchedLog(logging.Handler):
 
 
 class Server(uvicorn.Server):
-    """uvicorn, which on SIGTERM first finishes what was accepted."""
+    """uvicorn, which drains on SIGTERM or SIGINT: accepted requests are answered first."""
 
     def __init__(self, config: uvicorn.Config, service: Service, say: Callable[[str], None]):
         super().__init__(config)
         self.service, self.say = service, say
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        if self.service.state == "draining":  # the second time at once
+        if self.service.state == "draining":  # a second signal does not wait
             self.force_exit = self.should_exit = True
             return
         self.service.state = "draining"
@@ -101,7 +101,7 @@ def run_server(
     service.languages = languages_in(languages, names)
     if threads is not None and threads < 1:
         raise ConfigError(f"--threads {threads}: must be at least 1")
-    # A model on every core would wait for the thread that speaks to the clients, at each step.
+    # With a model thread on every core, each operation would wait for the HTTP thread.
     torch.set_num_threads(threads or max(1, cores() - 1))
     tune_malloc()
     sys.setswitchinterval(SWITCH_SECONDS)
@@ -115,19 +115,19 @@ def run_server(
     )  # fmt: skip
     server = Server(config, service, say)
     failures: list[Exception] = []
-    shown = f"[{settings.host}]" if ":" in settings.host else settings.host
-    address = f"http://{'127.0.0.1' if settings.host == '0.0.0.0' else shown}:{port}/"
+    host = "127.0.0.1" if settings.host == "0.0.0.0" else settings.host
+    address = f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
 
     def load_all() -> None:
         try:
             for name, folder in zip(names, folders, strict=True):
                 service.add(name, load(folder))
-        except Exception as error:  # told by the thread that can end the process
+        except Exception as error:  # raised by the main thread
             failures.append(error)
             server.should_exit = True
             return
         gc.collect()
-        gc.freeze()  # to walk through all that was loaded halts every request for 0.2 s
+        gc.freeze()  # else a full collection over the loaded runs halts requests for 0.2 s
         if service.state == "loading":
             service.state = "ready"
             say(f"serving {', '.join(names)} on {address}")
@@ -146,15 +146,15 @@ def run_server(
 
 
 def listening(settings: ServeSettings) -> socket.socket:
-    """A socket that listens on the address; ConfigError if it cannot be had."""
+    """A socket that listens on the address; ConfigError if it cannot be bound."""
     try:
-        found = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)
-        family, kind, protocol, _, address = found[0]
+        candidates = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)
+        family, kind, protocol, _, address = candidates[0]
         listener = socket.socket(family, kind, protocol)
         if os.name == "posix":
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-        listener.listen(BACKLOG)  # at once: the runs may be loaded before uvicorn has begun
+        listener.listen(BACKLOG)  # at once: the runs may be loaded before uvicorn starts
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise ConfigError(
@@ -172,8 +172,8 @@ def read_key(path: Path) -> str:
 
 
 def languages_in(options: Sequence[str], names: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """Source and target language of runs, as RUN=de-en says them."""
-    found = {}
+    """Source and target language of runs, from options RUN=de-en."""
+    languages = {}
     for option in options:
         name, _, pair = option.rpartition("=")
         source, _, target = pair.partition("-")
@@ -182,5 +182,5 @@ def languages_in(options: Sequence[str], names: Sequence[str]) -> dict[str, tupl
             raise ConfigError(
                 f"--languages {option}: expected RUN=de-en, where RUN is one of {known}"
             )
-        found[name] = (source, target)
-    return found
+        languages[name] = (source, target)
+    return languages

@@ -1,4 +1,4 @@
-"""What every request passes: who may ask, how much may be sent, and what goes into the log.
+"""Middleware for every request: host, origin and key, the size of its body, and the log.
 
 The log has a line for each request: method, route, status and time; never a text, a query string
 or a key.
@@ -19,13 +19,13 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from saccade.serve.refusals import RequestError
+from saccade.serve.refusals import RequestError, client_gone
 from saccade.serve.service import Service
 
 log = logging.getLogger("saccade.serve")
 
 HEALTH = ("/healthz", "/readyz")
-ASK_WITH_KEY_IN_BODY = ("/translate", "/detect")  # as clients of LibreTranslate do
+KEY_IN_BODY = ("/translate", "/detect")  # where LibreTranslate's clients send it
 CONTENT_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
     "media-src 'self' data: blob:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
@@ -53,7 +53,7 @@ class Gate:
             return
         begun, status, started = monotonic(), 500, False
 
-        async def sending(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             nonlocal status, started
             if message["type"] == "http.response.start":
                 status, started = message["status"], True
@@ -70,16 +70,16 @@ class Gate:
         try:
             try:
                 self._admit(scope)
-                receive = await self._read(scope, receive)
-                await self.app(scope, receive, sending)
+                receive = await self._read_body(scope, receive)
+                await self.app(scope, receive, send_with_headers)
             except RequestError as refusal:
-                await response_of(refusal)(scope, receive, sending)
+                await response_of(refusal)(scope, receive, send_with_headers)
             except Exception as error:
                 log.error("%s in\n%s", type(error).__name__, "".join(frames_of(error)))
                 if not started:
                     message = "something went wrong on the server: it is in its log"
                     failure = RequestError(500, "internal", message)
-                    await response_of(failure)(scope, receive, sending)
+                    await response_of(failure)(scope, receive, send_with_headers)
         finally:
             self.service.active -= counted
             seconds = monotonic() - begun
@@ -89,7 +89,7 @@ class Gate:
             log.info("%s %s %d %.1f ms", method, route, status, 1000 * seconds)
 
     def _admit(self, scope: Scope) -> None:
-        """RequestError for who must not ask, and for anybody while there is no answer."""
+        """RequestError for a request that is not permitted, and for any while not ready."""
         headers = Headers(scope=scope)
         host = headers.get("host", "")
         if not self.settings.is_known(name_of(host)):
@@ -100,22 +100,22 @@ class Gate:
             raise RequestError(403, "wrong_origin", "pages of other sites may not ask", "Origin")
         if scope["path"] in HEALTH:
             return
-        in_body = scope["path"] in ASK_WITH_KEY_IN_BODY and scope["method"] == "POST"
+        in_body = scope["path"] in KEY_IN_BODY and scope["method"] == "POST"
         if not in_body:
-            self._require(key_of(headers))
+            self._check_key(key_of(headers))
         if self.service.state != "ready" and not is_page(scope["path"]):
-            what = {"loading": "loading its runs", "draining": "about to end"}
-            message = f"the server is {what[self.service.state]}: try again"
+            doing = {"loading": "loading its runs", "draining": "about to end"}
+            message = f"the server is {doing[self.service.state]}: try again"
             raise RequestError(503, self.service.state, message, retry_after=2)
 
-    def _require(self, key: str) -> None:
-        own = self.settings.key
-        if own and not hmac.compare_digest(key.encode(errors="replace"), own.encode()):
+    def _check_key(self, key: str) -> None:
+        expected = self.settings.key
+        if expected and not hmac.compare_digest(key.encode(errors="replace"), expected.encode()):
             message = "a key is needed: Authorization: Bearer KEY"
             raise RequestError(401, "unauthorized", message, "Authorization")
 
-    async def _read(self, scope: Scope, receive: Receive) -> Receive:
-        """The body, whole and bounded, for the application to read."""
+    async def _read_body(self, scope: Scope, receive: Receive) -> Receive:
+        """Read and parse the body within its limits; the application's `receive` replays it."""
         if scope["method"] in ("GET", "HEAD"):
             return receive
         most = self.settings.max_body_bytes
@@ -129,51 +129,50 @@ class Gate:
                 while more:
                     message = await receive()
                     if message["type"] == "http.disconnect":
-                        raise RequestError(499, "gone", "the client has gone")
+                        raise client_gone()
                     body += message.get("body", b"")
                     more = message.get("more_body", False)
                     if len(body) > most:
                         raise too_large(most)
         except TimeoutError:
-            late = f"the request did not come within {self.settings.body_seconds:g} s"
-            raise RequestError(408, "slow", late) from None
-        if scope["method"] == "POST":  # refused unread, for the time is the model's
+            problem = f"the request did not come within {self.settings.body_seconds:g} s"
+            raise RequestError(408, "slow", problem) from None
+        if scope["method"] == "POST":  # under overload not even JSON is parsed
             self.service.engine.require_room()
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         form = kind in ("application/x-www-form-urlencoded", "multipart/form-data")
-        if body and not (form and scope["path"] in ASK_WITH_KEY_IN_BODY) and not is_json(kind):
-            other = "send JSON, with Content-Type: application/json"
-            raise RequestError(415, "content_type", other, "Content-Type")
+        if body and not (form and scope["path"] in KEY_IN_BODY) and not is_json(kind):
+            expected = "send JSON, with Content-Type: application/json"
+            raise RequestError(415, "content_type", expected, "Content-Type")
         value = None if form else parsed(bytes(body))
-        if scope["path"] in ASK_WITH_KEY_IN_BODY:
-            given = key_of(headers)
-            if not given and kind == "application/x-www-form-urlencoded":
+        if scope["path"] in KEY_IN_BODY:
+            key = key_of(headers)
+            if not key and kind == "application/x-www-form-urlencoded":
                 fields = parse_qs(body.decode(errors="replace"), max_num_fields=100)
-                given = fields.get("api_key", [""])[0]
-            elif not given and isinstance(value, dict):
-                given = str(value.get("api_key") or "")
-            self._require(given)
+                key = fields.get("api_key", [""])[0]
+            elif not key and isinstance(value, dict):
+                key = str(value.get("api_key") or "")
+            self._check_key(key)
         scope["saccade.body"] = value
         sent = False
 
-        async def replayed() -> Message:
+        async def replay() -> Message:
             nonlocal sent
             if sent:
                 return await receive()
             sent = True
             return {"type": "http.request", "body": bytes(body), "more_body": False}
 
-        return replayed
+        return replay
 
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
 
 def parsed(body: bytes) -> Any:
-    """The value of a body in JSON; RequestError for what is none.
+    """The value of a JSON body; RequestError if it is malformed.
 
-    The parser is bounded in depth and in digits, and knows neither NaN nor half of a surrogate
-    pair.
+    The parser limits depth and digits, and refuses NaN and unpaired surrogates.
     """
     if not body:
         return None
@@ -184,7 +183,7 @@ def parsed(body: bytes) -> Any:
 
 
 def is_json(kind: str) -> bool:
-    """Whether a content type is JSON. That of a plain form of another site's page is not."""
+    """Whether a content type is JSON, which a cross-site form cannot send."""
     return kind == "application/json" or (
         kind.startswith("application/") and kind.endswith("+json")
     )
@@ -196,7 +195,7 @@ def too_large(most: int) -> RequestError:
 
 
 def key_of(headers: Headers) -> str:
-    """The key that a request shows: as a bearer's token, or as the password of anybody."""
+    """The key in a request: a bearer token, or the password of basic authentication."""
     kind, _, value = headers.get("authorization", "").partition(" ")
     if kind.lower() == "bearer":
         return value.strip()
@@ -220,7 +219,7 @@ def name_of(host: str) -> str:
 
 
 def route_of(scope: Scope) -> str:
-    """The route as it is declared: what a client wrote in its place stays out."""
+    """The route as declared, without the client's path parameters."""
     if "saccade.route" in scope:
         return str(scope["saccade.route"])
     path = getattr(scope.get("route"), "path", None)
@@ -228,7 +227,7 @@ def route_of(scope: Scope) -> str:
 
 
 def frames_of(error: BaseException) -> list[str]:
-    """Where an error happened; its message may hold a text, and stays out."""
+    """The stack of an error without its message, which may hold a client's text."""
     return traceback.format_tb(error.__traceback__)
 
 

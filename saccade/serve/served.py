@@ -1,4 +1,4 @@
-"""A run as it is served: what a client may ask of it, and what its answers look like."""
+"""A run as it is served: what clients may request, and the format of its answers."""
 
 import base64
 import binascii
@@ -48,14 +48,14 @@ from saccade.tasks.task import Prediction, Query, Request
 from saccade.tasks.translate import Translate
 from saccade.tasks.vectors import WordVectors
 
-# what a client may not set: how the server computes, and what names a file
-OWN_SETTINGS = frozenset(c.Compute.model_fields) | {"only", "model"}
+# settings that a client may not choose: how the server computes, and names of files
+SERVER_SETTINGS = frozenset(c.Compute.model_fields) | {"only", "model"}
 BOUNDED = {"width": "max_width", "candidates": "max_width", "max_len": "max_len"}
-REQUESTS_KEPT = 128  # ways to search that were checked, of the last that were asked for
+CACHED_REQUESTS = 128  # validated search settings, the last used
 MAX_BANNED = 64
 MAX_LABELS = 200  # of a classifier, with their probabilities
 
-SUFFIXES = {  # of the files that a data: URL is kept in while it is read
+SUFFIXES = {  # of temporary files for the content of data: URLs
     "image/png": ".png", "image/jpeg": ".jpg", "image/webp": ".webp", "image/gif": ".gif",
     "image/bmp": ".bmp", "audio/wav": ".wav", "audio/x-wav": ".wav", "audio/wave": ".wav",
     "audio/vnd.wave": ".wav", "audio/flac": ".flac", "audio/x-flac": ".flac", "audio/ogg": ".ogg",
@@ -71,16 +71,16 @@ class Served:
     def __init__(self, name: str, run: Run, settings: ServeSettings):
         self.name, self.run, self.settings = name, run, settings
         self.task = run.task
-        # One network for every number of inputs, so that an answer is the same in any batch.
+        # One network for any number of inputs, so that an answer is the same in any batch.
         self.network: Any = run.engines.packed(run.config.decode.int8)
         self._requests: OrderedDict[object, Request] = OrderedDict()
-        own = self._request({}, 1, False)  # what its own settings name is read now
-        # Searches compute in a process of their own, or the model and the network would take turns
-        # in Python. A copy of a process has none of its threads, so that it computes by one.
+        default = self._request({}, 1, False)  # reads the files that its settings name
+        # Searches run in a process of their own, or they would share the GIL with the HTTP thread.
+        # A fork has none of its parent's threads, so this is for a single thread only.
         self.engine: Engine = LocalEngine(run.task, self.network)
         if cores() > 1 and torch.get_num_threads() == 1 and can_fork(self.network):
-            self.engine = apart = ProcessEngine(run.task, self.network, 1)
-            apart.begin(own)  # while no model computes
+            self.engine = forked = ProcessEngine(run.task, self.network, 1)
+            forked.begin(default)  # while no model computes
 
     def close(self) -> None:
         self.engine.close()
@@ -101,36 +101,36 @@ class Served:
         return pieces(self.task, self.network, queries, request, alternatives)
 
     def budget(self, request: Request) -> int:
-        """The tokens that a batch may have."""
-        each = hypotheses_of(request) if isinstance(self.task, GeneratingTask) else 1
-        return max(1, request.decode.batch_tokens // each)
+        """The number of tokens that a batch may have."""
+        hypotheses = hypotheses_of(request) if isinstance(self.task, GeneratingTask) else 1
+        return max(1, request.decode.batch_tokens // hypotheses)
 
-    # --- what is asked ---
+    # --- requests ---
 
     def request(
         self, settings: Mapping[str, Any], nbest: int = 1, details: bool = False
     ) -> tuple[Request, int | None]:
-        """What is wanted of predictions, checked, and the seed of what is drawn."""
+        """The validated request, and the seed for sampling."""
         self.check_settings(settings)
         if nbest > self.settings.max_width:
             message = f"nbest = {nbest}: at most {self.settings.max_width} are served"
             raise RequestError(422, "settings", message, "nbest")
-        wanted = dict(settings)
-        seed = wanted.get("seed")
+        settings = dict(settings)
+        seed = settings.get("seed")
         if isinstance(self.task, GeneratingTask) and type(seed) is int and 0 <= seed < 2**63:
-            # Drawn by a seed of their own, requests with different seeds still share a batch.
-            wanted["seed"] = 1
+            # Each query has its own seed, so requests with different seeds can share a batch.
+            settings["seed"] = 1
         else:
             seed = None
         try:
-            return self._request(wanted, nbest, details), seed
+            return self._request(settings, nbest, details), seed
         except SaccadeError as error:
             raise refusal_of(error, "settings") from None
 
     def check_settings(self, settings: Mapping[str, Any]) -> None:
-        """RequestError for settings that are not the client's, or ask for too much."""
+        """RequestError for settings that a client may not choose, or above the server's limits."""
         for key, value in settings.items():
-            if key in OWN_SETTINGS:
+            if key in SERVER_SETTINGS:
                 raise RequestError(
                     422, "settings", f"settings: {key} is the server's own", "settings"
                 )
@@ -148,16 +148,16 @@ class Served:
             self._requests.move_to_end(key)
             return self._requests[key]
         if isinstance(self.task, GeneratingTask):
-            found = self.run.request(nbest=nbest, settings=settings, details=details)
+            request = self.run.request(nbest=nbest, settings=settings, details=details)
         else:
             labels = len(self.task.labels) if isinstance(self.task, Classify) else 1
             most = max(nbest, min(labels, MAX_LABELS))
-            found = self.run.request(nbest=most, settings=settings)
-            found = replace(found, details=isinstance(self.task, Tag))
-        self._requests[key] = found
-        if len(self._requests) > REQUESTS_KEPT:
+            request = self.run.request(nbest=most, settings=settings)
+            request = replace(request, details=isinstance(self.task, Tag))
+        self._requests[key] = request
+        if len(self._requests) > CACHED_REQUESTS:
             self._requests.popitem(last=False)
-        return found
+        return request
 
     def query(
         self,
@@ -169,7 +169,7 @@ class Served:
         seed: int | None = None,
         stopped: Callable[[], bool] | None = None,
     ) -> tuple[Query, int]:
-        """An input, and its tokens; RequestError, with `where`, for one that cannot be read."""
+        """An input as a query, and its number of tokens; RequestError if it cannot be read."""
         try:
             source = self.run.source_of(item)
             if not any(text.strip() for text in source):
@@ -182,7 +182,7 @@ class Served:
         return Query(source, number, prefix, seed=seed, stopped=stopped), size
 
     def require_room(self, tokens: int, where: str) -> None:
-        """RequestError for more tokens than the network has positions, or than are served."""
+        """RequestError for more tokens than the network's positions, or the server's limit."""
         if tokens > self.positions:
             message = f"{tokens:,} tokens are {TOO_LONG} to {self.positions:,} tokens or fewer"
             raise RequestError(422, "too_long", message, where)
@@ -199,11 +199,11 @@ class Served:
 
     @property
     def context(self) -> int:
-        """The positions of what is read and written in one, as by a language model."""
+        """The positions of a language model, which holds prompt and continuation."""
         return positions_of(self.run.config.decoder) if not self.task.sources else 1 << 62
 
     def size(self, source: tuple[str, ...]) -> int:
-        """The tokens of an input."""
+        """The number of tokens in an input."""
         if isinstance(self.task, GeneratingTask):
             (reading,) = self.task.readings([Query(source)])
             return length_of(reading)
@@ -211,10 +211,10 @@ class Served:
             return int(self.task.encode([Example(source, None)]).lengths[0])
         cells = self.task.read([source])
         pairs = zip(self.task.sources, cells, strict=True)
-        return sum(int(field.encode(some).lengths[0]) for field, some in pairs)
+        return sum(int(field.encode(column).lengths[0]) for field, column in pairs)
 
     def target_size(self, target: str, where: str) -> int:
-        """The tokens of an output; RequestError for one that the network has no positions for."""
+        """The number of tokens in a target; RequestError if it exceeds the network's positions."""
         if not isinstance(self.task, GeneratingTask):
             return 1
         size = len(self.task.output.encode([target])[0]) + 1
@@ -227,25 +227,25 @@ class Served:
 
     @cached_property
     def media_columns(self) -> dict[int, str]:
-        """The columns of an input that are media, and of which kind."""
-        found: dict[int, str] = {}
+        """The columns of an input that are media, with their kind."""
+        columns: dict[int, str] = {}
         for i, field in enumerate(self.task.sources):
             if isinstance(field, MediaField):
                 (column,) = self.task.columns[i] or (0,)
-                found[column] = field.reader.kind
-        return found
+                columns[column] = field.reader.kind
+        return columns
 
     def refuse_files(self, source: tuple[str, ...], where: str) -> None:
-        """RequestError for a column of media that names a file that is not the server's own."""
+        """RequestError for a media column with a path other than the server's temporary files."""
         for column, kind in self.media_columns.items():
             text = source[column] if column < len(source) else ""
-            if text[:1] != "[" and not text.startswith(_own_folder()):
+            if text[:1] != "[" and not text.startswith(_temporary_folder()):
                 message = f"a {kind} has to come as a data: URL: files and URLs are not read"
                 raise RequestError(422, "input", message, where)
 
     @contextmanager
     def opened(self, item: Item, where: str) -> Iterator[Item]:
-        """An input whose media, given as data: URLs, are in files as long as the block runs."""
+        """An input whose data: URLs are temporary files inside the block."""
         if not self.media_columns:
             yield item
             return
@@ -255,48 +255,49 @@ class Served:
             for column, kind in self.media_columns.items():
                 text = cells[column] if column < len(cells) else "["
                 if text[:1] != "[":
-                    paths.append(_kept(text, kind, where))
+                    paths.append(_written(text, kind, where))
                     cells[column] = paths[-1]
             yield cells if len(cells) > 1 else cells[0]
         except SaccadeError as error:
-            raise refusal_of(_unnamed(error, paths), where) from None
+            raise refusal_of(_without_paths(error, paths), where) from None
         finally:
             for path in paths:
                 with suppress(OSError):
                     os.unlink(path)
 
-    # --- what is said ---
+    # --- answers ---
 
-    def prediction(self, query: Query, found: Prediction, nbest: int) -> dict[str, Any]:
-        """A prediction as clients get it."""
-        if found.problem:
-            return {"text": "", "score": 0.0, "others": [], "problem": found.problem}
-        ranked = [{"text": text, "score": score} for text, score in found.others]
-        said: dict[str, Any] = {"text": found.text, "score": found.score}
-        said["others"] = ranked[: nbest - 1]
-        if unknown := found.unknown or self._unread(query):
-            said["unknown"] = unknown
+    def prediction(self, query: Query, prediction: Prediction, nbest: int) -> dict[str, Any]:
+        """A prediction as JSON."""
+        if prediction.problem:
+            return {"text": "", "score": 0.0, "others": [], "problem": prediction.problem}
+        ranked = [{"text": text, "score": score} for text, score in prediction.others]
+        answer: dict[str, Any] = {"text": prediction.text, "score": prediction.score}
+        answer["others"] = ranked[: nbest - 1]
+        if unknown := prediction.unknown or self._count_unknown(query):
+            answer["unknown"] = unknown
         if isinstance(self.task, Classify):
-            labels = [said, *ranked]
-            said["labels"] = [{"text": one["text"], "p": exp(one["score"])} for one in labels]
+            answer["labels"] = [
+                {"text": label["text"], "p": exp(label["score"])} for label in [answer, *ranked]
+            ]
         elif isinstance(self.task, Tag):
-            said["tags"] = [
+            answer["tags"] = [
                 {"word": word, "label": token.text, "p": exp(token.log_p)}
-                for word, token in zip(query.source, found.tokens, strict=False)
+                for word, token in zip(query.source, prediction.tokens, strict=False)
             ]
-        elif found.tokens:
-            said["tokens"] = self._tokens(found)
-        if found.tree is not None:
+        elif prediction.tokens:
+            answer["tokens"] = self._tokens(prediction)
+        if prediction.tree is not None:
             assert isinstance(self.task, GeneratingTask)
-            names = self.task.output.tokens([node.token for node in found.tree.nodes])
-            said["tree"] = [
+            names = self.task.output.tokens([node.token for node in prediction.tree.nodes])
+            answer["tree"] = [
                 {"parent": node.parent, "token": name, "score": node.score, "fate": node.fate}
-                for node, name in zip(found.tree.nodes, names, strict=True)
+                for node, name in zip(prediction.tree.nodes, names, strict=True)
             ]
-        return said
+        return answer
 
-    def _unread(self, query: Query) -> int:
-        """How many tokens of what is translated the model reads as <unk>."""
+    def _count_unknown(self, query: Query) -> int:
+        """How many tokens of the source the model reads as <unk>."""
         if not isinstance(self.task, GeneratingTask) or self.media_columns:
             return 0
         (rows,) = self.task.readings([query])
@@ -306,27 +307,27 @@ class Served:
             if isinstance(reader, Text)
         )
 
-    def _tokens(self, found: Prediction) -> list[dict[str, Any]]:
-        """The tokens of an answer; `prefix` is the text up to and with each."""
+    def _tokens(self, prediction: Prediction) -> list[dict[str, Any]]:
+        """The tokens of an answer; `prefix` is the text up to and including each."""
         assert isinstance(self.task, GeneratingTask)
-        output, said = self.task.output, []
+        output, tokens = self.task.output, []
         before: list[int] = []
-        for token in found.tokens:
+        for token in prediction.tokens:
             names = [token.text, *(text for text, _ in token.alternatives)]
             ids = [self._ids[name] for name in names]
             texts = output.decode([[*before, i] for i in ids])
-            shown = [
+            prefixes = [
                 None if i == output.specials.eos else text
                 for i, text in zip(ids, texts, strict=True)
             ]
             alternatives = [
                 {"text": text, "log_p": finite(log_p), "prefix": prefix}
-                for (text, log_p), prefix in zip(token.alternatives, shown[1:], strict=True)
+                for (text, log_p), prefix in zip(token.alternatives, prefixes[1:], strict=True)
             ]
-            one = {"text": token.text, "log_p": finite(token.log_p), "prefix": shown[0]}
-            said.append(one | {"alternatives": alternatives})
+            chosen = {"text": token.text, "log_p": finite(token.log_p), "prefix": prefixes[0]}
+            tokens.append(chosen | {"alternatives": alternatives})
             before = [*before, ids[0]]
-        return said
+        return tokens
 
     @cached_property
     def _ids(self) -> dict[str, int]:
@@ -335,37 +336,39 @@ class Served:
         return {name: i for i, name in reversed(list(enumerate(names)))}
 
     def describe(self) -> dict[str, Any]:
-        """What a client has to know of the run."""
+        """The run as listed by /api/v1/runs."""
         config, task = self.run.config, self.task
         columns = [str(column) for column in config.data.source]
-        usual = "numbers" if config.task.kind == "forecast" else "text"
-        tokenizers = [one for f in task.fields if (one := getattr(f, "tokenizer", None))]
-        cut = [str(one.config.kind) for one in tokenizers] or [""]
+        default = "numbers" if config.task.kind == "forecast" else "text"
+        tokenizers = [t for field in task.fields if (t := getattr(field, "tokenizer", None))]
+        units = [str(tokenizer.config.kind) for tokenizer in tokenizers] or [""]
         sizes = [field.size for field in task.fields if not isinstance(field, MediaField)]
         return {
             "name": self.name,
             "task": config.task.kind,
             "title": config.task.title,
-            "sources": [self.media_columns.get(i, usual) for i in range(max(1, len(columns)))],
+            "sources": [self.media_columns.get(i, default) for i in range(max(1, len(columns)))],
             "columns": columns,
-            "tokenizers": {"source": cut[0], "target": cut[-1]},
+            "tokenizers": {"source": units[0], "target": units[-1]},
             "series": series_of(task) if isinstance(task, Forecast) else None,
             "fills": task.fills,
             "vectors": isinstance(task, WordVectors),
             "searches": isinstance(task, GeneratingTask),
             "labels": list(task.labels.labels) if isinstance(task, LabelTask) else None,
-            "parameters": sum(one.numel() for one in self.run.network.parameters()),
+            "parameters": sum(p.numel() for p in self.run.network.parameters()),
             "views": kinds(self.run),
             "training": is_locked(self.run.folder),
             "vocabulary_size": sizes[-1] if sizes else 0,
-            "decode": config.decode.model_dump(mode="json", exclude=set(OWN_SETTINGS)),
+            "decode": config.decode.model_dump(mode="json", exclude=set(SERVER_SETTINGS)),
         }
 
     @property
     def translates_text(self) -> bool:
-        """Whether it makes a text of one text."""
-        one = len(self.task.sources) == 1 and isinstance(self.task.sources[0], Text)
-        return isinstance(self.task, Translate) and one and len(self.run.config.data.source) <= 1
+        """Whether it takes one text to another."""
+        one_text = len(self.task.sources) == 1 and isinstance(self.task.sources[0], Text)
+        return (
+            isinstance(self.task, Translate) and one_text and len(self.run.config.data.source) <= 1
+        )
 
     @property
     def completes_text(self) -> bool:
@@ -377,15 +380,15 @@ class Served:
             task, network = self.run.require_vectors()
         except ConfigError as error:
             raise refusal_of(error, "run") from None
-        found = task.nearest(task.directions(network), " ".join(words), n)
-        if found.problem:
-            raise problem_with(found.problem, "word")
-        ranked = [(found.text, found.score), *found.others]
+        nearest = task.nearest(task.directions(network), " ".join(words), n)
+        if nearest.problem:
+            raise problem_with(nearest.problem, "word")
+        ranked = [(nearest.text, nearest.score), *nearest.others]
         return [{"text": text, "similarity": score} for text, score in ranked]
 
 
 def series_of(task: Forecast) -> dict[str, Any]:
-    """The series that a run forecasts, how far it looks back, and whether all at once."""
+    """The series that a run forecasts, its lookback, and whether it forecasts them jointly."""
     span = task.series.span
     return {
         "names": list(task.series.known.names[:1000]),
@@ -395,35 +398,35 @@ def series_of(task: Forecast) -> dict[str, Any]:
 
 
 def finite(log_p: float) -> float:
-    """A log-probability as JSON can have it."""
+    """A log-probability for JSON, which has no infinity."""
     return max(log_p, -1e9)
 
 
 def names_of(folders: Sequence[Path]) -> list[str]:
     """A name for each run: that of its folder, made unique."""
-    found: list[str] = []
+    names: list[str] = []
     for folder in folders:
         name = base = folder.resolve().name or "run"
         number = 2
-        while name in found:
+        while name in names:
             name, number = f"{base}-{number}", number + 1
-        found.append(name)
-    return found
+        names.append(name)
+    return names
 
 
 _folder: tempfile.TemporaryDirectory[str] | None = None
 
 
-def _own_folder() -> str:
-    """The folder of the files that data: URLs are kept in; nobody else can read it."""
+def _temporary_folder() -> str:
+    """The folder for the content of data: URLs, which only this user can read."""
     global _folder
     if _folder is None:
         _folder = tempfile.TemporaryDirectory(prefix="saccade-serve-")
     return os.path.join(_folder.name, "")
 
 
-def _kept(url: str, kind: str, where: str) -> str:
-    """The path of a new file with the bytes of a data: URL."""
+def _written(url: str, kind: str, where: str) -> str:
+    """The path of a new temporary file with the content of a data: URL."""
     match = _DATA_URL.match(url[:200].lower())
     suffix = SUFFIXES.get(match[1]) if match else None
     if match is None or suffix is None:
@@ -436,14 +439,14 @@ def _kept(url: str, kind: str, where: str) -> str:
         raw = base64.b64decode(url[match.end() :], validate=True)
     except (binascii.Error, ValueError):
         raise RequestError(422, "input", "the data: URL is not base64", where) from None
-    descriptor, path = tempfile.mkstemp(suffix, dir=_own_folder())
+    descriptor, path = tempfile.mkstemp(suffix, dir=_temporary_folder())
     with os.fdopen(descriptor, "wb") as file:
         file.write(raw)
     return path
 
 
-def _unnamed(error: SaccadeError, paths: Sequence[str]) -> SaccadeError:
-    """A message without the names of our own files."""
+def _without_paths(error: SaccadeError, paths: Sequence[str]) -> SaccadeError:
+    """The same error without the paths of temporary files in its message."""
     text = str(error)
     for path in paths:
         text = text.replace(path, "the file")

@@ -1,4 +1,4 @@
-"""What the routes share: the runs, the worker, the state of the server, and waiting for answers."""
+"""What the routes share: the runs, the worker, the server's state, and waiting for results."""
 
 import asyncio
 from collections import OrderedDict
@@ -8,9 +8,9 @@ from typing import Any, Literal, TypeVar
 from fastapi import Request as HttpRequest
 
 from saccade.runs.run import Run
-from saccade.serve.engine import Call, Engine, Predict, Stream, Work
+from saccade.serve.engine import Call, Engine, Job, Predict, Stream
 from saccade.serve.metrics import Metrics
-from saccade.serve.refusals import RequestError
+from saccade.serve.refusals import RequestError, client_gone
 from saccade.serve.served import Served
 from saccade.serve.settings import ServeSettings
 from saccade.tasks.pieces import Piece
@@ -18,7 +18,7 @@ from saccade.tasks.task import Prediction
 
 State = Literal["loading", "ready", "draining"]
 Result = TypeVar("Result")
-VIEWS_KEPT = 8  # attention maps of the last inputs that were looked at
+CACHED_VIEWS = 8  # attention maps of the last inputs inspected
 
 
 class Service:
@@ -31,95 +31,93 @@ class Service:
         self.languages: dict[str, tuple[str, str]] = {}  # of translators: source and target
         self.engine = Engine(settings.max_waiting, settings.max_waiting_tokens)
         self.metrics = Metrics(self.engine)
-        self.turn = asyncio.Lock()
-        self.active = 0  # requests that are accepted and not yet answered
-        self.maps: OrderedDict[object, Any] = OrderedDict()
+        self.response_turn = asyncio.Lock()
+        self.active = 0  # requests accepted and not yet answered
+        self.view_cache: OrderedDict[object, Any] = OrderedDict()
 
     def add(self, name: str, run: Run) -> None:
         """Serve a run."""
         self.served[name] = Served(name, run, self.settings)
 
     def run(self, name: str | None) -> Served:
-        """The run of this name; of a server with one run it need not be named."""
+        """The run of this name; the only run needs no name."""
         if name is None and len(self.served) == 1:
             return next(iter(self.served.values()))
         if name is not None and name in self.served:
             return self.served[name]
-        known = ", ".join(sorted(self.served))
+        names = ", ".join(sorted(self.served))
         problem = "which run is missing" if name is None else f"there is no run {name[:80]!r}"
-        raise RequestError(404, "unknown_run", f"{problem}; served: {known}", "run")
+        raise RequestError(404, "unknown_run", f"{problem}; served: {names}", "run")
 
     def close(self) -> None:
         self.engine.close()
         for served in self.served.values():
             served.close()
 
-    # --- waiting ---
+    # --- waiting for results ---
 
-    async def predict(self, work: Predict, http: HttpRequest) -> list[Prediction]:
-        """The predictions of work, unless it takes too long or the client goes away."""
-        self.engine.submit(work)
-        return await self._answer(work, asyncio.wrap_future(work.future), http)
+    async def predict(self, job: Predict, http: HttpRequest) -> list[Prediction]:
+        """The predictions; RequestError past the deadline, or if the client disconnects."""
+        self.engine.submit(job)
+        return await self._result(job, asyncio.wrap_future(job.future), http)
 
     async def call(self, function: Callable[[], Result], http: HttpRequest, tokens: int) -> Result:
-        """What a function returns that uses a model: the worker calls it."""
-        work = Call(function=function, tokens=tokens, seconds=self.settings.seconds)
-        self.engine.submit(work)
-        return await self._answer(work, asyncio.wrap_future(work.future), http)
+        """The result of a function that uses a model, called by the worker."""
+        job = Call(function=function, tokens=tokens, seconds=self.settings.seconds)
+        self.engine.submit(job)
+        return await self._result(job, asyncio.wrap_future(job.future), http)
 
-    async def _answer(
-        self, work: Work, future: "asyncio.Future[Result]", http: HttpRequest
+    async def _result(
+        self, job: Job, future: "asyncio.Future[Result]", http: HttpRequest
     ) -> Result:
-        gone = asyncio.create_task(disconnected(http))
+        disconnect = asyncio.create_task(disconnected(http))
         try:
-            left = max(work.deadline - asyncio.get_running_loop().time(), 0.001)
-            both: set[asyncio.Future[Any]] = {future, gone}
-            await asyncio.wait(both, timeout=left, return_when="FIRST_COMPLETED")
+            timeout = max(job.deadline - asyncio.get_running_loop().time(), 0.001)
+            both: set[asyncio.Future[Any]] = {future, disconnect}
+            await asyncio.wait(both, timeout=timeout, return_when="FIRST_COMPLETED")
             if future.done():
-                async with self.turn:  # one after the other, and others are read between them
+                # Results of a batch come all at once: between any two the loop reads new requests.
+                async with self.response_turn:
                     await asyncio.sleep(0)
                 return future.result()
-            work.abandon()
-            if gone.done():
-                raise RequestError(499, "gone", "the client has gone")
-            raise work.too_late()
+            if disconnect.done():
+                raise client_gone()
+            raise job.deadline_error()
         finally:
-            work.abandon()
-            gone.cancel()
-            if future.done() and not future.cancelled():
-                future.exception()  # seen
-            else:
-                future.add_done_callback(lambda late: late.cancelled() or late.exception())
+            job.cancel()
+            disconnect.cancel()
+            # A late error is retrieved here, or asyncio would log it.
+            future.add_done_callback(lambda late: late.cancelled() or late.exception())
 
-    async def stream(self, work: Stream) -> AsyncIterator[list[Piece]]:
-        """What comes, as it comes. Who leaves the loop abandons the work."""
+    async def stream(self, job: Stream) -> AsyncIterator[list[Piece]]:
+        """The pieces of a stream as they come; leaving the loop cancels it."""
         queue: asyncio.Queue[list[Piece] | Exception | None] = asyncio.Queue()
         loop = asyncio.get_running_loop()
-        work.emit = lambda some: _call_in(loop, queue.put_nowait, some)
-        self.engine.submit(work)
+        job.emit = lambda item: _call_in(loop, queue.put_nowait, item)
+        self.engine.submit(job)
         try:
             while True:
                 try:
-                    left = max(work.deadline - loop.time(), 0.0)
-                    some = await asyncio.wait_for(queue.get(), left)
+                    timeout = max(job.deadline - loop.time(), 0.0)
+                    item = await asyncio.wait_for(queue.get(), timeout)
                 except TimeoutError:
-                    raise work.too_late() from None
-                if some is None:
+                    raise job.deadline_error() from None
+                if item is None:
                     return
-                if isinstance(some, Exception):
-                    raise some
-                yield some
+                if isinstance(item, Exception):
+                    raise item
+                yield item
         finally:
-            work.abandon()
+            job.cancel()
 
-    def kept(self, key: object, make: Callable[[], Any]) -> Any:
-        """What was made for this key, now or before: for the worker's thread alone."""
-        if key not in self.maps:
-            self.maps[key] = make()
-        self.maps.move_to_end(key)
-        while len(self.maps) > VIEWS_KEPT:
-            self.maps.popitem(last=False)
-        return self.maps[key]
+    def cached_view(self, key: object, make: Callable[[], Any]) -> Any:
+        """The view made for this key, now or before; for the worker's thread alone."""
+        if key not in self.view_cache:
+            self.view_cache[key] = make()
+        self.view_cache.move_to_end(key)
+        while len(self.view_cache) > CACHED_VIEWS:
+            self.view_cache.popitem(last=False)
+        return self.view_cache[key]
 
 
 def _call_in(loop: asyncio.AbstractEventLoop, function: Callable[[Any], None], value: Any) -> None:
@@ -128,6 +126,6 @@ def _call_in(loop: asyncio.AbstractEventLoop, function: Callable[[Any], None], v
 
 
 async def disconnected(http: HttpRequest) -> None:
-    """Returns when the client has gone."""
+    """Returns when the client has disconnected."""
     while (await http.receive())["type"] != "http.disconnect":
         pass

@@ -1,4 +1,4 @@
-"""What a server permits: where it listens, who may ask, and how much may be asked."""
+"""What a server permits: where it listens, who may send requests, and how large they may be."""
 
 import ipaddress
 from dataclasses import dataclass
@@ -11,22 +11,22 @@ LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
 @dataclass(frozen=True)
 class ServeSettings:
-    """Bounds of a server. Every one of them is finite, so that no client is the end of it."""
+    """Limits of a server. All of them are finite, so that no client can exhaust it."""
 
     host: str = "127.0.0.1"
     port: int = 8000
-    key: str = ""  # that every request has to show; needed on any address but loopback
-    names: tuple[str, ...] = ()  # further names by which the server may be called
+    key: str = ""  # required of every request; needed on any address but loopback
+    names: tuple[str, ...] = ()  # further permitted Host names
     max_body_bytes: int = 2_000_000
     max_waiting: int = 128  # requests
-    max_waiting_tokens: int = 200_000  # of all requests that wait
+    max_waiting_tokens: int = 200_000  # of all waiting requests
     max_width: int = 16  # of a beam; also n-best, and candidates of minimum Bayes risk
     max_len: int = 2048  # tokens of an answer
     max_inputs: int = 256  # of a request
     max_input_tokens: int = 4096
-    max_view_tokens: int = 1024  # of an input that is looked into
-    seconds: float = 30.0  # from the request to its answer
-    body_seconds: float = 10.0  # that a client may take to send its request
+    max_view_tokens: int = 1024  # of an input that is inspected
+    seconds: float = 30.0  # deadline of a request
+    body_seconds: float = 10.0  # in which a client has to send its request
 
     def __post_init__(self) -> None:
         if not is_loopback(self.host) and not self.key:
@@ -39,15 +39,15 @@ class ServeSettings:
 
     @cached_property
     def hosts(self) -> frozenset[str]:
-        """The names by which the server may be called."""
+        """The permitted Host names."""
         own = () if self.host in ("0.0.0.0", "::") else (self.host,)
         return frozenset(name.lower() for name in (*LOOPBACK_NAMES, *own, *self.names))
 
     def is_known(self, host: str) -> bool:
-        """Whether a request may name this host.
+        """Whether a request may have this Host name.
 
-        Where the server listens on all addresses any of them may be named, which no page of
-        another site can do without knowing the key.
+        A server that listens on all addresses permits any address; a page of another site cannot
+        use that without the key.
         """
         return host.lower() in self.hosts or (self.host in ("0.0.0.0", "::") and is_address(host))
 

@@ -298,16 +298,16 @@ def result_of(evaluation: Evaluation) -> dict[str, float]:
 
 
 class Sharing(Protocol):
-    """The processes that evaluate together."""
+    """The ranks that divide an evaluation."""
 
     rank: int
     size: int
 
-    def exchange(self, note: Any) -> list[Any]: ...
+    def all_gather(self, value: Any) -> list[Any]: ...
 
 
 class Abandoned(Exception):  # noqa: N818
-    """An evaluation that the first process has left."""
+    """An evaluation that rank 0 has abandoned."""
 
 
 # Of what is computed, not of a task; no other thread sees it.
@@ -316,7 +316,7 @@ _together: ContextVar[Sharing | None] = ContextVar("evaluating together", defaul
 
 @contextmanager
 def sharing(ranks: Sharing) -> Iterator[None]:
-    """Inside, each of several processes does a part of what is `shared`."""
+    """Inside, the work of `shared` is divided among ranks."""
     token = _together.set(ranks)
     try:
         yield
@@ -331,21 +331,21 @@ def sharers() -> int:
 
 
 def shared(items: Iterable[Item], work: Callable[[Item], Result]) -> Iterator[Result]:
-    """What work makes of each item, in order; several processes do every n-th each."""
+    """The results of `work` for each item, in order; each rank computes every n-th."""
     supply = iter(items)
     while True:
-        ranks = _together.get()  # a generator may go on under another
+        ranks = _together.get()  # a generator may be resumed under others
         size, rank = (1, 0) if ranks is None else (ranks.size, ranks.rank)
-        some = list(islice(supply, size))
-        if not some:
+        chunk = list(islice(supply, size))
+        if not chunk:
             return
         if ranks is None:
-            yield work(some[0])
+            yield work(chunk[0])
             continue
-        found = ranks.exchange(work(some[rank]) if rank < len(some) else None)
-        if found[0] is Abandoned:
+        results = ranks.all_gather(work(chunk[rank]) if rank < len(chunk) else None)
+        if results[0] is Abandoned:
             raise Abandoned
-        yield from found[: len(some)]
+        yield from results[: len(chunk)]
 
 
 def count_columns(

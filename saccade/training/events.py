@@ -21,9 +21,9 @@ class Prepared:
 class StepDone:
     step: int
     epoch: float
-    loss: float  # a token's, since the last report
+    loss: float  # per token, since the last report
     rate: float
-    speed: float  # tokens a second, since the last report
+    speed: float  # tokens per second, since the last report
     norm: float  # of the gradient, before clipping
     progress: float  # 0 to 1, towards the limit that ends training first
     seconds: float  # of training so far
@@ -45,8 +45,8 @@ class Evaluated:
     scores: dict[str, float]
     best: bool
     seconds: float
-    examples: int = 0  # of the dev set, that were measured
-    wanted: int = 0  # ... and as many would have been, with more time
+    examples: int = 0  # of the dev set, evaluated
+    wanted: int = 0  # to be evaluated, had there been time
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """A setting that is not what it was when the run was stopped."""
+    """A setting that differs from that before the run was stopped."""
 
     key: str
     old: Any
@@ -86,8 +86,8 @@ class Finished:
     scores: dict[str, float]
     seconds: float
     stopped: bool = False  # by a signal, before its end
-    examples: int = 0  # of the dev set, that the scores are of
-    wanted: int = 0  # ... and as many would have been, with more time
+    examples: int = 0  # of the dev set, evaluated
+    wanted: int = 0  # to be evaluated, had there been time
 
 
 Event = (

@@ -1,7 +1,7 @@
-"""The gradients of a step, summed over its batches, and cut where they do not fit into memory.
+"""The gradients of a step, accumulated over batches, which are split if memory runs out.
 
-A slice of a batch draws the random numbers that the whole would have drawn for its rows, so that
-cutting changes nothing but the order of some sums.
+A slice of a batch draws the random numbers that its rows would have in the whole batch, so that
+splitting changes nothing but the order of some sums.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -29,7 +29,7 @@ BATCH_STRIDE = 0x9E3779B97F4A7C15  # between the seeds of a step's batches, of a
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """What a step is made of, beside the gradients that are left on the weights."""
+    """The sums of a step; its gradients are left on the parameters."""
 
     nll: Tensor
     count: int  # of tokens, or of labels
@@ -37,12 +37,12 @@ class Sums:
 
 
 class Gradients:
-    """Sums gradients; remembers what did not fit into memory."""
+    """Accumulates gradients; remembers the size that did not fit into memory."""
 
     def __init__(
         self,
         network: Network,
-        parameters: Sequence[Tensor],  # of the network, that learn
+        parameters: Sequence[Tensor],  # the trainable ones
         device: torch.device,
         dtype: torch.dtype,
         scaler: Any,
@@ -55,58 +55,58 @@ class Gradients:
         self.halved: Halved | None = None
         if device.type == "cpu" and dtype != torch.float32 and not is_sharded(network):
             self.halved = halved(network, dtype)
-        self.too_large: int | None = None  # positions: slices of this size or more do not fit
-        self.trying: tuple[Batch, int] | None = None  # a batch, and how many of its rows
+        self.too_large: int | None = None  # tokens: slices of this size or more do not fit
+        self.current: tuple[Batch, int] | None = None  # the batch, and the rows of its slice
 
     def sum(
         self, batches: Sequence[Batch], carry: Any, progress: float, step: int, stop: Stop
     ) -> Sums:
-        """The sums over some batches, and over all ranks."""
-        sums = self.sum_here(batches, carry, progress, step, stop)
+        """The sums over batches and ranks."""
+        sums = self.local_sum(batches, carry, progress, step, stop)
         if self.ranks.size == 1:
             return sums
         own = leaves(sums.carry)
-        note = float(sums.nll), sums.count, [tensor.float().cpu().numpy() for tensor in own]
-        notes = self.ranks.add([p.grad for p in self.parameters], note)
-        carries = [carried for _, _, carried in notes if carried]
-        whole = None
-        if own:  # every rank with rows knows what all of them carry on
+        value = float(sums.nll), sums.count, [tensor.float().cpu().numpy() for tensor in own]
+        values = self.ranks.all_reduce([p.grad for p in self.parameters], value)
+        carries = [carried for _, _, carried in values if carried]
+        full_carry = None
+        if own:  # each rank with rows has the carry of all
             tensors = [
-                torch.from_numpy(np.concatenate(parts)).to(mine)
-                for mine, *parts in zip(own, *carries, strict=True)
+                torch.from_numpy(np.concatenate(parts)).to(tensor)
+                for tensor, *parts in zip(own, *carries, strict=True)
             ]
-            whole = with_leaves(sums.carry, tensors)
-        nll = torch.tensor(sum(nll for nll, _, _ in notes))
-        return Sums(nll, sum(count for _, count, _ in notes), whole)
+            full_carry = with_leaves(sums.carry, tensors)
+        nll = torch.tensor(sum(nll for nll, _, _ in values))
+        return Sums(nll, sum(count for _, count, _ in values), full_carry)
 
-    def sum_here(
+    def local_sum(
         self, batches: Sequence[Batch], carry: Any, progress: float, step: int, stop: Stop
     ) -> Sums:
-        """The sums of this rank, tried with smaller slices as long as memory ends.
+        """The sums of this rank, retried with smaller slices after running out of memory.
 
-        A request to stop is answered between any two parts of the work, and leaves no trace.
+        Interrupted, if a stop is requested, leaves no gradients behind.
         """
         while True:
             try:
-                return self.sum_once(batches, carry, progress, step, stop)
+                return self.accumulate(batches, carry, progress, step, stop)
             except Interrupted:
                 self.clear()
                 raise
             except (RuntimeError, MemoryError) as error:
-                if not out_of_memory(error) or self.trying is None:
+                if not out_of_memory(error) or self.current is None:
                     raise
                 if self.ranks.lockstep:
                     raise TrainingError(
-                        f"out of memory with {self.trying[1]} rows of {self.trying[0].width} "
+                        f"out of memory with {self.current[1]} rows of {self.current[0].width} "
                         f"tokens, at step {step + 1}: lower train.batch_tokens, or raise "
                         "parallel.shard or parallel.tensor"
                     ) from None
                 message = (str(error).splitlines() or ["no memory"])[0]
-            # Here the error is gone, and with it the frames that held on to the memory.
+            # The error is released by now, and with it the frames that held on to the memory.
             self.clear()
             if self.device.type == "cuda":
                 torch.cuda.empty_cache()
-            batch, rows = self.trying
+            batch, rows = self.current
             if rows == 1:
                 raise TrainingError(
                     f"out of memory with one example of {batch.width} tokens, at step {step + 1}: "
@@ -114,23 +114,23 @@ class Gradients:
                 )
             self.too_large = rows * batch.width
 
-    def sum_once(
+    def accumulate(
         self, batches: Sequence[Batch], carry: Any, progress: float, step: int, stop: Stop
     ) -> Sums:
         """Forward and backward through every batch.
 
-        The random numbers are those of the step and the batch: a rank that has no rows of one has
-        drawn none.
+        Random numbers are seeded by step and batch, so they do not depend on how many a rank has
+        drawn before.
         """
-        self.trying = None
+        self.current = None
         if self.halved is not None:
             self.halved.cast()
         half = self.dtype != torch.float32 and self.halved is None
-        inside: Callable[[], Any] = nullcontext
+        precision: Callable[[], Any] = nullcontext
         if half and is_sharded(self.network):  # FSDP casts the weights
-            inside = partial(computing_in, self.dtype)
+            precision = partial(computing_in, self.dtype)
         elif half:
-            inside = partial(torch.autocast, self.device.type, self.dtype)
+            precision = partial(torch.autocast, self.device.type, self.dtype)
         network = self.halved or self.network
         nll, count = torch.zeros((), device=self.device), 0
         for number, batch in enumerate(batches, 1):
@@ -138,15 +138,15 @@ class Gradients:
             seed = self.seed * 1_000_003 + step + (number - 1) * BATCH_STRIDE
             seed_all(seed % 2**63, self.device)
             if self.ranks.lockstep:
-                self.ranks.sync(self.network, number == len(batches))
-            for some, state in self.slices(batch, carry, own=number > 1):
-                if stop.asked:
+                self.ranks.set_gradient_sync(self.network, number == len(batches))
+            for rows, state in self.slices(batch, carry, own=number > 1):
+                if stop.requested:
                     raise Interrupted
-                with inside():
-                    loss, state = network(some, state, progress)
-                if stop.asked:
+                with precision():
+                    loss, state = network(rows, state, progress)
+                if stop.requested:
                     raise Interrupted
-                if self.ranks.lockstep and self.is_idle(batch):
+                if self.ranks.lockstep and self.is_idle(batch):  # a row that is not its own
                     (loss.sum * 0.0).backward()
                     continue
                 self.scaler.scale(loss.sum).backward()
@@ -157,44 +157,44 @@ class Gradients:
         return Sums(nll, count, carry)
 
     def slices(self, batch: Batch, carry: Any, own: bool) -> Iterator[tuple[Batch, Any]]:
-        """This rank's rows on the device, at once or in slices, each with what it carries on.
+        """This rank's rows on the device, in one or more slices, each with its carried state.
 
-        `carry` is that of all rows, or this rank's `own`.
+        `carry` is that of all rows, or of this rank's `own`.
         """
         fits = self.too_large is None or batch.count * batch.width < self.too_large
         if fits and self.ranks.size == 1:
-            self.trying = batch, batch.count
+            self.current = batch, batch.count
             yield batch.to(self.device), carry
             return
         before = random_state(self.device)
-        here = 0 if batch.part is None else batch.part.first  # of the rows that were read
-        carried = self.ranks.part(batch.count)[0] if own else 0
-        for cut in self.cuts(batch):
-            rows = torch.arange(cut.first, cut.last)
-            self.trying = batch, len(rows)
+        first_loaded = 0 if batch.part is None else batch.part.first
+        first_carried = self.ranks.row_range(batch.count)[0] if own else 0
+        for part in self.row_slices(batch):
+            rows = torch.arange(part.first, part.last)
+            self.current = batch, len(rows)
             set_random_state(before, self.device)
-            some = None if carry is None else select(carry, (rows - carried).to(self.device))
-            with slice_of(cut):
-                yield batch.rows(rows - here).to(self.device), some
+            state = None if carry is None else select(carry, (rows - first_carried).to(self.device))
+            with slice_of(part):
+                yield batch.rows(rows - first_loaded).to(self.device), state
         if self.ranks.lockstep and self.is_idle(batch):
-            one = torch.zeros(1, dtype=torch.int64)
-            some = None if carry is None else select(carry, one.to(self.device))
+            row = torch.zeros(1, dtype=torch.int64)
+            state = None if carry is None else select(carry, row.to(self.device))
             with slice_of(RowSlice(0, 1, batch.count, batch.words)):
-                yield batch.rows(one).to(self.device), some
+                yield batch.rows(row).to(self.device), state
 
     def is_idle(self, batch: Batch) -> bool:
-        """Whether none of the rows are this rank's."""
-        first, last = self.ranks.part(batch.count)
+        """Whether this rank has none of the rows."""
+        first, last = self.ranks.row_range(batch.count)
         return first == last
 
-    def cuts(self, batch: Batch) -> list[RowSlice]:
-        """Slices of this rank's rows, none as large as what did not fit."""
-        first, last = self.ranks.part(batch.count)
-        rows, cuts = last - first, 1
+    def row_slices(self, batch: Batch) -> list[RowSlice]:
+        """Slices of this rank's rows, all smaller than what did not fit into memory."""
+        first, last = self.ranks.row_range(batch.count)
+        rows, count = last - first, 1
         if self.too_large is not None:
-            while cuts < rows and -(-rows // cuts) * batch.width >= self.too_large:
-                cuts *= 2
-        length = max(1, -(-rows // max(1, min(cuts, rows))))
+            while count < rows and -(-rows // count) * batch.width >= self.too_large:
+                count *= 2
+        length = max(1, -(-rows // max(1, min(count, rows))))
         firsts = range(first, last, length)
         return [RowSlice(i, min(i + length, last), batch.count, batch.words) for i in firsts]
 
@@ -203,10 +203,10 @@ class Gradients:
 
 
 def seed_all(seed: int, device: torch.device) -> None:
-    """Seed the generators that a step on this device draws from.
+    """Seed the random generators that a step on this device uses.
 
-    `torch.manual_seed` also queues a call for every CUDA device that may come, with a stack trace
-    each: at every step that is slow, and grows for ever.
+    Without CUDA, `torch.manual_seed` queues a call with a stack trace for its later initialisation:
+    done at every step, that is slow and leaks memory.
     """
     if device.type == "cpu":
         torch.default_generator.manual_seed(seed)
@@ -215,7 +215,7 @@ def seed_all(seed: int, device: torch.device) -> None:
 
 
 def random_state(device: torch.device) -> Tensor:
-    """The state of the generator that a step on this device draws from."""
+    """The state of the random generator that a step on this device uses."""
     match device.type:
         case "cuda":
             return torch.cuda.get_rng_state()

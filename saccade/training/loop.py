@@ -1,4 +1,4 @@
-"""The loop: a generator of events. It reports; others decide what to show.
+"""The training loop: a generator of events. It reports; others decide what to show.
 
 What a step does is a function of (seed, step), and batch i of epoch e is found by its number, so
 that resuming is never having stopped.
@@ -22,7 +22,7 @@ from saccade.runs import files
 from saccade.runs.failures import within_memory, writing
 from saccade.setup.prepare import whereabouts
 from saccade.tasks.task import Evaluation
-from saccade.training import saving, together
+from saccade.training import launched, saving
 from saccade.training.budget import USUAL_EXAMPLES, Budget, affordable, reported
 from saccade.training.events import (
     Evaluated,
@@ -39,14 +39,14 @@ from saccade.training.trainer import AVERAGING, EVALUATING, StepResult, Trainer
 
 REPORT_SECONDS = 0.25
 SAVE_SECONDS = 600.0  # no more than this is ever lost, however long an epoch is
-BAD_STEPS = 5  # in a row without a finite gradient: go back
-RISE = 0.1  # of its lowest, which of a density may be below 0: so far above it the dev loss is far
-RISING_EVALUATIONS = 3  # in a row are worth a word
+BAD_STEPS = 5  # in a row without a finite gradient cause a rollback
+RISE = 0.1  # relative to the lowest dev loss (negative for densities): above it counts as rising
+RISING_EVALUATIONS = 3  # in a row are reported as overfitting
 Result = TypeVar("Result")
 
 
 class Ending(Enum):
-    """Why a run goes no further."""
+    """Why a run has ended."""
 
     LIMIT = "the limit is reached"
     PATIENCE = "no improvement"
@@ -61,8 +61,8 @@ def train(
     stop: Stop | None = None,
 ) -> Iterator[Event]:
     """Train to a limit, reporting on the way; the run's model.safetensors gets the best weights."""
-    split = trainer.ranks.part if trainer.ranks.together else None
-    loader = Loader(partial(trainer.task.epoch, corpus), trainer.config.workers, split)
+    row_range = trainer.ranks.row_range if trainer.ranks.launched else None
+    loader = Loader(partial(trainer.task.epoch, corpus), trainer.config.workers, row_range)
     stop = stop or Stop()
     budget = Budget(trainer.task.config, trainer.at.seconds, len(examples))
     try:
@@ -81,26 +81,26 @@ def steps(
     budget: Budget,
     stop: Stop,
 ) -> Generator[Event, None, Ending]:
-    """Step after step, with evaluations and checkpoints where they are due; returns the Ending."""
+    """The steps, with evaluations and checkpoints when they are due; returns the Ending."""
     config = trainer.config
-    meter, rise = Meter(trainer), Rise(trainer)
+    meter, overfitting = Meter(trainer), Overfitting(trainer)
     trained = saved = perf_counter()
-    too_large, told = trainer.gradients.too_large, False
+    too_large, warned = trainer.gradients.too_large, False
     size = len(loader.epoch(trainer.at.epoch)) if trainer.at.index else 1  # batches of the epoch
-    # A run that had ended has nothing more to do.
+    # None if the run has not ended before.
     ending = None if trainer.at.pending else reached(trainer, size, budget)
     while ending is None:
         at = trainer.at
-        evaluation_due = at.pending  # one that a signal has put off
+        evaluation_due = at.pending  # postponed by a signal
         if not at.pending:
             try:
-                with stop.interruptible():  # the first of an epoch may have to wait for its order
+                with stop.interruptible():  # the order of a new epoch may take a while
                     size = len(loader.epoch(at.epoch))
                     batches = loader.take(at.epoch, at.index, config.accumulate)
                 began = perf_counter()
                 result = trainer.step(batches, progress(trainer, size, budget), stop)
                 budget.step = perf_counter() - began
-            except Interrupted:  # all is as it was before the step
+            except Interrupted:  # the state is that before the step
                 with stop.saving():
                     path = saving.save(trainer, due=False)
                 yield Saved(at.step, path)
@@ -108,7 +108,7 @@ def steps(
             if not result.finite:
                 yield Skipped(at.step, at.skipped)
             if at.bad_streak >= BAD_STEPS:
-                yield go_back(trainer, loader)
+                yield roll_back(trainer, loader)
                 continue
             if trainer.gradients.too_large != too_large:
                 too_large = trainer.gradients.too_large
@@ -117,7 +117,7 @@ def steps(
             at.seconds = perf_counter() - budget.began
             epoch_ends, done = at.index >= size, progress(trainer, size, budget)
             meter.add(result)
-            rise.add(result)
+            overfitting.add(result)
             if meter.is_due() or epoch_ends or done >= 1.0:
                 yield meter.report(result, at.epoch + at.index / size, done)
             if epoch_ends:
@@ -126,32 +126,32 @@ def steps(
             evaluation_due = done >= 1.0 or (at.step % every == 0 if every else epoch_ends)
             skipped = evaluation_due and done < 1.0 and not budget.allows_another()
             at.pending = evaluation_due and bool(examples) and not skipped
-            if skipped and not told:
-                told = True
+            if skipped and not warned:
+                warned = True
                 yield Noticed(
                     f"step {at.step:,}: evaluations take more than a tenth of the time: some "
                     "are left out (raise train.evaluate_every, or lower train.evaluate_max)"
                 )
 
-        if at.pending and not stop.asked:
+        if at.pending and not stop.requested:
             began = perf_counter()
             with meter.paused():
-                some = examples[: config.evaluate_max or at.evaluated or USUAL_EXAMPLES]
-                evaluated = yield from evaluate(trainer, dev, some, budget, stop)
+                subset = examples[: config.evaluate_max or at.evaluated or USUAL_EXAMPLES]
+                evaluated = yield from evaluate(trainer, dev, subset, budget, stop)
             if evaluated is not None:
                 at.seconds = budget.seconds()
                 yield evaluated
-                yield from rise.after(evaluated)
+                yield from overfitting.check(evaluated)
                 if not (at.evaluated or config.evaluate_max or config.minutes):
-                    at.evaluated = affordable(len(some), perf_counter() - began, began - trained)
-                    if at.evaluated < len(some):
+                    at.evaluated = affordable(len(subset), perf_counter() - began, began - trained)
+                    if at.evaluated < len(subset):
                         yield Noticed(
                             f"step {at.step:,}: evaluations would take more than a tenth of the "
                             f"time: they look at {at.evaluated:,} dev examples from now on (to "
                             "choose, set train.evaluate_max or train.evaluate_every)"
                         )
         ending = Ending.STOPPED if at.pending else reached(trainer, size, budget)
-        ending = Ending.STOPPED if ending is None and stop.asked else ending
+        ending = Ending.STOPPED if ending is None and stop.requested else ending
         due = is_checkpoint_due(trainer, evaluation_due, ending)
         if due or ending is not None or perf_counter() - saved > SAVE_SECONDS:
             with meter.paused(), stop.saving():
@@ -164,34 +164,34 @@ def steps(
 def evaluate(
     trainer: Trainer, dev: Corpus, examples: Sequence[Example], budget: Budget, stop: Stop
 ) -> Generator[Event, None, Evaluated | None]:
-    """The scores, and whether they are the best; None if it was interrupted, or there is no time.
-
-    If it was interrupted, it is still pending.
-    """
+    """An evaluation; None if it was interrupted (it is then still pending), or there is no time."""
     at, wanted = trainer.at, len(examples)
     try:
         with trainer.ranks.all_threads():
-            found = yield from followed(
-                budget.on_the_way(wanted, lambda n: trainer.evaluating(dev, examples[:n], stop)),
+            measured = yield from with_events(
+                budget.intermediate_evaluation(
+                    wanted, lambda n: trainer.evaluating(dev, examples[:n], stop)
+                ),
                 lambda share: Evaluating(at.step, share, False, budget.seconds()),
             )
     except Interrupted:
         return None
     at.pending = False
-    if found is None:
+    if measured is None:
         return None
-    best = trainer.note(found.scores)
+    best = trainer.record(measured.scores)
     with stop.saving(), writing(trainer.folder):
         if best:
-            files.save_weights(trainer.folder / "model.safetensors", trainer.gathered())
+            weights = trainer.full_prediction_weights()
+            files.save_weights(trainer.folder / "model.safetensors", weights)
     seconds = budget.seconds()
-    return Evaluated(at.step, found.scores, best, seconds, found.examples, wanted)
+    return Evaluated(at.step, measured.scores, best, seconds, measured.examples, wanted)
 
 
-def followed(
+def with_events(
     work: Generator[float, None, Result], event: Callable[[float], Event]
 ) -> Generator[Event, None, Result]:
-    """Some work that reports its share as events."""
+    """Some work whose progress, from 0 to 1, is reported as events."""
     while True:
         try:
             share = next(work)
@@ -201,7 +201,7 @@ def followed(
 
 
 def is_checkpoint_due(trainer: Trainer, evaluation_due: bool, ending: Ending | None) -> bool:
-    """Whether the step asks for a checkpoint, and not a signal or the clock."""
+    """Whether a checkpoint is due by the step, regardless of signals and the clock."""
     config, at = trainer.config, trainer.at
     if ending is not None and ending is not Ending.STOPPED:
         return True
@@ -210,15 +210,15 @@ def is_checkpoint_due(trainer: Trainer, evaluation_due: bool, ending: Ending | N
     return due and not at.bad_streak and not at.pending
 
 
-def go_back(trainer: Trainer, loader: Loader) -> Noticed:
-    """Stand at the last good checkpoint with a lower rate; TrainingError if that did not help."""
+def roll_back(trainer: Trainer, loader: Loader) -> Noticed:
+    """Restore the last good checkpoint with a lower rate; TrainingError if that did not help."""
     then = trainer.at
-    step = saving.go_back(trainer)
+    step = saving.roll_back(trainer)
     if step is None:
         raise TrainingError(
             f"{trainer.folder}: step {then.step}: the loss or its gradient is not "
             f"finite, {BAD_STEPS} times in a row, and again at lower rates; "
-            f"{suspects(trainer, loader, then.epoch, then.index)}; "
+            f"{describe_bad_batch(trainer, loader, then.epoch, then.index)}; "
             "lower train.rate, or look at these lines"
         )
     return Noticed(
@@ -236,12 +236,12 @@ def finish(
     budget: Budget,
     stop: Stop,
 ) -> Iterator[Event]:
-    """Leave the weights that predict, measure them on all dev examples, and say why it ended."""
-    at, found = trainer.at, None
+    """Write the final weights, evaluate them on all dev examples, and report why it ended."""
+    at, measured = trainer.at, None
 
-    def last(n: int) -> Evaluation:
-        if trainer.ranks.together:
-            return together.evaluating(trainer, dev, examples[:n], False, stop)
+    def evaluate_first(n: int) -> Evaluation:
+        if trainer.ranks.launched:
+            return launched.evaluating(trainer, dev, examples[:n], False, stop)
         evaluation = trainer.task.evaluating(trainer.network, dev, examples[:n], quick=False)
         return reported(evaluation, stop.interruptible)
 
@@ -254,21 +254,21 @@ def finish(
         try:
             if examples:
                 with trainer.ranks.all_threads():
-                    found = yield from followed(
-                        budget.at_the_end(last),
+                    measured = yield from with_events(
+                        budget.final_evaluation(evaluate_first),
                         lambda share: Evaluating(at.step, share, True, budget.seconds()),
                     )
             trainer.doing = None
         except Interrupted:
             ending = Ending.STOPPED
         at.seconds = budget.seconds()
-    measured = (found.examples, len(examples)) if found else (0, 0)
-    stopped, scores = ending is Ending.STOPPED, found.scores if found else {}
-    yield Finished(at.step, reason(trainer, ending), scores, at.seconds, stopped, *measured)
+    counts = (measured.examples, len(examples)) if measured else (0, 0)
+    stopped, scores = ending is Ending.STOPPED, measured.scores if measured else {}
+    yield Finished(at.step, reason(trainer, ending), scores, at.seconds, stopped, *counts)
 
 
 def progress(trainer: Trainer, size: int, budget: Budget) -> float:
-    """From 0 to 1, towards the limit that ends training first; `size` is the epoch's batches."""
+    """From 0 to 1, towards the limit that ends training first; an epoch has `size` batches."""
     at, config = trainer.at, trainer.config
     done = at.epoch + at.index / size
     return max(
@@ -287,18 +287,18 @@ def reached(trainer: Trainer, size: int, budget: Budget) -> Ending | None:
 
 
 def reason(trainer: Trainer, ending: Ending) -> str:
-    """An ending for people, with the limits as they are written in the configuration."""
+    """The reason of an ending for users, with the limits as written in the configuration."""
     if ending is Ending.PATIENCE:
         return f"{ending.value} in the last {trainer.config.patience}"
     if ending is Ending.STOPPED:
         return str(ending.value)
-    found = {name: getattr(trainer.config, name) for name in ("steps", "epochs", "minutes")}
-    limits = ", ".join(f"train.{name} = {value:g}" for name, value in found.items() if value)
+    values = {name: getattr(trainer.config, name) for name in ("steps", "epochs", "minutes")}
+    limits = ", ".join(f"train.{name} = {value:g}" for name, value in values.items() if value)
     return f"{ending.value} ({limits})"
 
 
 class TrainingLoss:
-    """The loss of the steps since a moment."""
+    """The mean loss since `start`."""
 
     def __init__(self, trainer: Trainer):
         self.trainer = trainer
@@ -314,7 +314,7 @@ class TrainingLoss:
 
     @property
     def mean(self) -> float:
-        """A token's."""
+        """Per token."""
         return float(self.nll) / max(self.count, 1)
 
 
@@ -325,50 +325,50 @@ class Meter(TrainingLoss):
         return perf_counter() - self.since >= REPORT_SECONDS
 
     def report(self, result: StepResult, epoch: float, progress: float) -> StepDone:
-        at, passed = self.trainer.at, perf_counter() - self.since
-        loss, speed, norm = self.mean, self.count / max(passed, 1e-9), float(result.norm)
+        at, elapsed = self.trainer.at, perf_counter() - self.since
+        loss, speed, norm = self.mean, self.count / max(elapsed, 1e-9), float(result.norm)
         self.start()
         return StepDone(at.step, epoch, loss, result.rate, speed, norm, progress, at.seconds)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Inside, time does not count for the speed, which is that of training."""
+        """Inside, time does not count towards the speed of training."""
         paused = perf_counter()
         yield
         self.since += perf_counter() - paused
 
 
-class Rise(TrainingLoss):
-    """Tells, once, that the loss on the dev set rises while that since the last one falls."""
+class Overfitting(TrainingLoss):
+    """Reports once that the dev loss rises while the training loss falls."""
 
-    def after(self, evaluated: Evaluated) -> Iterator[Noticed]:
+    def check(self, evaluated: Evaluated) -> Iterator[Noticed]:
         at, dev = self.trainer.at, evaluated.scores["loss"]
-        if not self.count or at.rising >= RISING_EVALUATIONS:  # it has been said
+        if not self.count or at.rising >= RISING_EVALUATIONS:  # reported before
             return
         train = self.mean
         self.start()
-        lowest, then = at.lowest
+        lowest, train_then = at.lowest
         if dev <= lowest:
             at.lowest, at.rising = (dev, train), 0
             return
-        far = dev > lowest + RISE * abs(lowest)
-        at.rising = at.rising + 1 if far and train < then else 0
+        risen = dev > lowest + RISE * abs(lowest)
+        at.rising = at.rising + 1 if risen and train < train_then else 0
         if at.rising == RISING_EVALUATIONS:
             yield Noticed(
                 f"step {at.step:,}: the loss on the dev set has risen from {lowest:.3f} to "
-                f"{dev:.3f}, and in training it fell from {then:.3f} to {train:.3f}: the model "
-                "is overfitting; more examples, more dropout or a smaller network "
+                f"{dev:.3f}, and in training it fell from {train_then:.3f} to {train:.3f}: the "
+                "model is overfitting; more examples, more dropout or a smaller network "
                 f"would help. The best weights by {self.trainer.task.metric} are kept"
             )
 
 
-# --- what is known of a step that is not finite ---------------------------------------------------
+# --- the cause of a loss that is not finite -------------------------------------------------------
 
 
-def suspects(trainer: Trainer, loader: Loader, epoch: int, index: int) -> str:
-    """What is known of a step whose loss is not finite: its batch, and the lines it was made of."""
+def describe_bad_batch(trainer: Trainer, loader: Loader, epoch: int, index: int) -> str:
+    """The batch of a step whose loss is not finite, and the lines that cause it, if known."""
     rows: list[int] = []
-    guilty: list[int] = []
+    bad: list[int] = []
     trainer.network.eval()
     batches = loader.epoch(epoch)
     for number in range(index, min(index + trainer.config.accumulate, len(batches))):
@@ -378,16 +378,16 @@ def suspects(trainer: Trainer, loader: Loader, epoch: int, index: int) -> str:
             continue
         batch = batches[number]
         for i, row in enumerate(examples):
-            one = batch.rows(torch.tensor([i])).to(trainer.device)
+            single = batch.rows(torch.tensor([i])).to(trainer.device)
             with torch.no_grad(), slice_of(RowSlice(i, i + 1, len(examples), batch.words)):
-                loss, _ = trainer.network(one)
-            guilty += [] if bool(loss.nll.isfinite()) else [row]
+                loss, _ = trainer.network(single)
+            bad += [] if bool(loss.nll.isfinite()) else [row]
     trainer.network.train()
-    shown = (guilty or rows)[:5]
+    shown = (bad or rows)[:5]
     places = whereabouts(trainer.task, shown)
     names = [places.get(row, f"example {row + 1}") for row in shown]
-    more = len(guilty or rows) - len(shown)
-    which = "by" if 0 < len(guilty) < len(rows) else "of"
+    more = len(bad or rows) - len(shown)
+    which = "by" if 0 < len(bad) < len(rows) else "of"
     return f"batch {index} of epoch {epoch}, {which} {', '.join(names)}" + (
         f" and {more} more" if more else ""
     )

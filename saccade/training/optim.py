@@ -12,28 +12,28 @@ from saccade.distributed.ranks import Ranks, local
 from saccade.training.tune import Group
 
 
-def build_optimizer(learning: Sequence[Group], train: c.Train) -> torch.optim.Optimizer:
-    """The optimiser, with weight decay on matrices only; `scale` is a group's share of the rate."""
+def build_optimizer(trainable: Sequence[Group], train: c.Train) -> torch.optim.Optimizer:
+    """The optimiser, with weight decay on matrices only; `scale` multiplies the rate."""
     groups = []
-    for parameters, scale, _ in learning:
+    for parameters, scale, _ in trainable:
         matrices = [p for p in parameters if p.dim() > 1]
         others = [p for p in parameters if p.dim() <= 1]
         groups += [
             {"params": matrices, "weight_decay": train.weight_decay, "scale": scale},
             {"params": others, "weight_decay": 0.0, "scale": scale},
         ]
-    first, *others = [p for group in learning for p in group.parameters]
-    # one kernel for all of them takes tensors that are spread alike
-    alike = all(getattr(p, "device_mesh", 0) == getattr(first, "device_mesh", 0) for p in others)
-    fused, foreach = alike and first.device.type in ("cpu", "cuda"), None if alike else False
+    first, *others = [p for group in trainable for p in group.parameters]
+    # fused and foreach kernels need all tensors to be sharded over one mesh, or none
+    uniform = all(getattr(p, "device_mesh", 0) == getattr(first, "device_mesh", 0) for p in others)
+    fused, foreach = uniform and first.device.type in ("cpu", "cuda"), None if uniform else False
     match train.optimizer:
         case "adamw":
-            ways: dict[str, Any] = {"fused": fused, "foreach": foreach}
-            return torch.optim.AdamW(groups, lr=train.rate, betas=train.betas, eps=1e-9, **ways)
+            kernels: dict[str, Any] = {"fused": fused, "foreach": foreach}
+            return torch.optim.AdamW(groups, lr=train.rate, betas=train.betas, eps=1e-9, **kernels)
         case "sgd":
-            in_parts = hasattr(first, "device_mesh")  # torch's kernel for all does not know those
-            ways = {"fused": fused and not in_parts, "foreach": foreach}
-            return torch.optim.SGD(groups, lr=train.rate, momentum=train.momentum, **ways)
+            sharded = hasattr(first, "device_mesh")  # torch's fused SGD has no DTensors
+            kernels = {"fused": fused and not sharded, "foreach": foreach}
+            return torch.optim.SGD(groups, lr=train.rate, momentum=train.momentum, **kernels)
         case "sparse":
             return RowSGD(groups, train.rate)
 
@@ -41,8 +41,8 @@ def build_optimizer(learning: Sequence[Group], train: c.Train) -> torch.optim.Op
 def rate_at(train: c.Train, step: int, progress: float, plateau: float) -> float:
     """The learning rate of step 1, 2, ...; `progress` towards the end fits it to any limit.
 
-    The warm-up never takes more than a tenth of the run. `plateau` is the factor that evaluations
-    without progress have left.
+    The warm-up never takes more than a tenth of the run. `plateau` is a factor, halved by
+    evaluations without improvement.
     """
     warm = min(1.0, max(step / max(train.warmup, 1), progress / 0.1))
     match train.schedule:
@@ -63,14 +63,14 @@ def scale_gradients(
 ) -> Tensor:
     """Divide summed gradients by `count`, clip them to a norm; return the norm before clipping.
 
-    Those of single rows stay sums, as each pair of words is a step of its own in word2vec; their
-    norm is that of the rows as they were read.
+    Sparse ones stay sums, as each pair of words is a step of its own in word2vec; their norm is
+    that of the rows before duplicates are summed.
     """
     gradients = [p.grad for p in parameters if p.grad is not None]
     if any(gradient.is_sparse for gradient in gradients):
         return torch.nn.utils.get_total_norm([gradient._values() for gradient in gradients])
-    if ranks is not None and ranks.lockstep:  # they may be in parts
-        norm = ranks.norm(gradients) / count
+    if ranks is not None and ranks.lockstep:  # they may be sharded
+        norm = ranks.gradient_norm(gradients) / count
         gradients = [local(gradient) for gradient in gradients]
     else:
         norm = torch.nn.utils.get_total_norm(gradients) / count
@@ -80,7 +80,7 @@ def scale_gradients(
 
 
 class RowSGD(torch.optim.Optimizer):
-    """SGD on the rows of tables that were read, whose slopes are summed."""
+    """SGD for sparse gradients, which are sums."""
 
     def __init__(self, groups: list[dict[str, Any]], rate: float):
         super().__init__(groups, {"lr": rate})
@@ -99,24 +99,24 @@ class MovingAverage:
     def __init__(self, parameters: list[Tensor], decay: float):
         self.decay = decay
         self.parameters = parameters
-        self.in_parts = any(hasattr(p, "to_local") for p in parameters)
-        self.weights = [part.clone() for part in self.here()]
+        self.sharded = any(hasattr(p, "to_local") for p in parameters)
+        self.weights = [part.clone() for part in self.local_parameters()]
 
-    def here(self) -> list[Tensor]:
-        """The parameters, or this process's parts of them."""
-        if not self.in_parts:
+    def local_parameters(self) -> list[Tensor]:
+        """The parameters, or this rank's shards of them."""
+        if not self.sharded:
             return [p.detach() for p in self.parameters]
         return [local(p.detach()) for p in self.parameters]
 
     @torch.no_grad()
     def update(self, step: int) -> None:
         decay = min(self.decay, (1 + step) / (10 + step))  # the first steps are forgotten soon
-        torch._foreach_lerp_(self.weights, self.here(), 1 - decay)
+        torch._foreach_lerp_(self.weights, self.local_parameters(), 1 - decay)
 
     @torch.no_grad()
     def swap(self) -> None:
-        """Exchange the average and the weights; twice is as before."""
-        for average, weight in zip(self.weights, self.here(), strict=True):
-            kept = weight.detach().clone()
+        """Exchange the average and the weights; its own inverse."""
+        for average, weight in zip(self.weights, self.local_parameters(), strict=True):
+            previous = weight.clone()
             weight.copy_(average)
-            average.copy_(kept)
+            average.copy_(previous)

@@ -1,8 +1,8 @@
-"""Before a long run: try, in half a minute, what would otherwise fail after hours.
+"""Before a long run: try within half a minute what would otherwise fail after hours.
 
 The largest batch forward and backward, an evaluation and a search over the longest dev examples, a
-checkpoint written and read back, and room on the disk for all that are kept. Nothing of it is left
-in the weights, in the random numbers or on the disk.
+checkpoint written and read back, and the disk space for all checkpoints that are kept. Weights,
+random state and disk are left as they were.
 """
 
 import shutil
@@ -28,16 +28,16 @@ from saccade.training.events import Event, Noticed
 from saccade.training.stop import Stop
 from saccade.training.trainer import EVALUATING, Trainer
 
-LONG_RUN_SECONDS = 600.0  # of training, which are worth a preflight
-PREFLIGHT_SECONDS = 30.0  # that it may take
-DEV_EXAMPLES = 4  # that are tried
+LONG_RUN_SECONDS = 600.0  # of training: shorter runs have no preflight
+PREFLIGHT_SECONDS = 30.0  # its time limit
+DEV_EXAMPLES = 4  # in its evaluation
 Files = dict[str, dict[str, Tensor]]
 
 
 def preflight(trainer: Trainer, ready: Prepared, stop: Stop) -> Iterator[Event]:
-    """Try everything once if the run is long, and say what was found."""
-    wanted = trainer.config.preflight
-    if wanted == "off":
+    """Try everything once if the run is long, and report the result."""
+    mode = trainer.config.preflight
+    if mode == "off":
         return
     began = perf_counter()
     batches = trainer.task.epoch(ready.train, trainer.at.epoch)
@@ -46,24 +46,25 @@ def preflight(trainer: Trainer, ready: Prepared, stop: Stop) -> Iterator[Event]:
 
     def try_batch() -> None:
         nonlocal step, seconds
-        for _ in range(2):  # the first of all is slower than those that follow
+        for _ in range(2):  # the first is a warm-up
             early = perf_counter() - began < PREFLIGHT_SECONDS / 6
-            if (wanted == "on" or seconds >= LONG_RUN_SECONDS) and early:
+            if (mode == "on" or seconds >= LONG_RUN_SECONDS) and early:
                 step = min(step, time_of(trainer, batch, stop))
                 seconds = expected(trainer, len(batches), step)
 
-    end = began + PREFLIGHT_SECONDS
-    late = [] if in_time(end, try_batch) else ["the largest batch"]
-    if wanted == "auto" and seconds < LONG_RUN_SECONDS:
+    deadline = began + PREFLIGHT_SECONDS
+    late = [] if finishes_by(deadline, try_batch) else ["the largest batch"]
+    if mode == "auto" and seconds < LONG_RUN_SECONDS:
         return
-    parts = as_large_as_any(trainer)
+    parts = checkpoint_tensors(trainer)
     size = refuse_small_disk(trainer, parts)
     try:
-        late += [] if in_time(end, lambda: try_disk(trainer, parts)) else ["a checkpoint"]
+        done = finishes_by(deadline, lambda: try_disk(trainer, parts))
+        late += [] if done else ["a checkpoint"]
     finally:
         shutil.rmtree(trainer.folder / "preflight", ignore_errors=True)
     try:
-        done = in_time(end, lambda: try_dev(trainer, ready.dev_examples, stop))
+        done = finishes_by(deadline, lambda: try_dev(trainer, ready.dev_examples, stop))
     finally:
         trainer.network.train()
     late += [] if done else ["an evaluation"]
@@ -96,26 +97,26 @@ def largest(batches: Batches) -> Batch:
 
 
 def expected(trainer: Trainer, batches: int, step: float) -> float:
-    """How many seconds the run may still take, if every batch is as slow as the largest."""
+    """An upper bound of the run's remaining seconds: all batches as slow as the largest."""
     config, at = trainer.config, trainer.at
-    found = [60 * config.minutes - at.seconds] if config.minutes else []
+    limits = [60 * config.minutes - at.seconds] if config.minutes else []
     if config.epochs:
-        found.append((config.epochs - at.epoch) * batches * step)
+        limits.append((config.epochs - at.epoch) * batches * step)
     if config.steps:
-        found.append((config.steps - at.step) * config.accumulate * step)
-    return min(found, default=LONG_RUN_SECONDS)
+        limits.append((config.steps - at.step) * config.accumulate * step)
+    return min(limits, default=LONG_RUN_SECONDS)
 
 
 def longest(examples: Sequence[Example]) -> list[Example]:
-    if isinstance(examples, WindowExamples):  # all are of one length
+    if isinstance(examples, WindowExamples):  # all of one length
         return list(examples[:DEV_EXAMPLES])
     return nsmallest(DEV_EXAMPLES, examples, key=lambda row: -sum(map(len, row.source)))
 
 
 def try_dev(trainer: Trainer, examples: Sequence[Example], stop: Stop) -> None:
-    """Evaluate the longest dev examples, and search for an answer to the longest of all."""
-    few = longest(examples)
-    if not few:
+    """Evaluate the longest dev examples, and search for an answer to the longest."""
+    chosen = longest(examples)
+    if not chosen:
         return
     trainer.doing = EVALUATING
     with (
@@ -123,14 +124,14 @@ def try_dev(trainer: Trainer, examples: Sequence[Example], stop: Stop) -> None:
         torch.random.fork_rng(devices=[]),
         within_memory(trainer.folder, lambda: trainer.doing),
     ):
-        dev, network = trainer.task.encode(few), trainer.network.eval()
-        trainer.task.evaluate(network, dev, few, quick=False)
-        query, decode = Query(few[0].source), trainer.task.config.decode
+        dev, network = trainer.task.encode(chosen), trainer.network.eval()
+        trainer.task.evaluate(network, dev, chosen, quick=False)
+        query, decode = Query(chosen[0].source), trainer.task.config.decode
         trainer.task.predict(network, [query], Request(decode))
 
 
-def as_large_as_any(trainer: Trainer) -> Files:
-    """The tensors of a checkpoint, by file, before the optimiser has any state."""
+def checkpoint_tensors(trainer: Trainer) -> Files:
+    """Tensors of the sizes in a checkpoint, by file; the optimiser has no state yet."""
     weights = files.weights_of(trainer.network)
     parts: Files = {"model": weights, "training": {}}
     for i in range(trainer.config.moments):
@@ -155,13 +156,13 @@ def try_disk(trainer: Trainer, parts: Files) -> None:
 def refuse_small_disk(trainer: Trainer, parts: Files) -> int:
     """The bytes of a checkpoint; TrainingError if the disk has no room for all that are kept."""
     size = sum(t.numel() * t.element_size() for tensors in parts.values() for t in tensors.values())
-    many = max(trainer.config.keep, trainer.config.average_checkpoints)
-    there = len(checkpoints.paths(trainer.folder / "checkpoints"))
-    needed = size * (max(many - there, 0) + 2)  # one is written before the oldest is removed
+    kept = max(trainer.config.keep, trainer.config.average_checkpoints)
+    existing = len(checkpoints.paths(trainer.folder / "checkpoints"))
+    needed = size * (max(kept - existing, 0) + 2)  # one is written before the oldest is removed
     free = shutil.disk_usage(trainer.folder).free
     if free < needed:
         raise TrainingError(
-            f"{trainer.folder}: the run needs {megabytes(needed)} for {many} checkpoints, and "
+            f"{trainer.folder}: the run needs {megabytes(needed)} for {kept} checkpoints, and "
             f"the disk has {megabytes(free)}: make room, or lower train.keep"
         )
     return size
@@ -171,33 +172,33 @@ def megabytes(size: int) -> str:
     return f"{size / 1e6:,.1f} MB"
 
 
-class Late(BaseException):
-    """The time is over: no fault of a disk, as a TimeoutError could be, nor of anything else."""
+class DeadlinePassed(BaseException):
+    """Not a TimeoutError, which a disk may raise, nor caught as an Exception by the work."""
 
 
-def in_time(moment: float, work: Callable[[], None]) -> bool:
-    """Whether some work came to its end before a moment of the clock, at which it is left.
+def finishes_by(deadline: float, work: Callable[[], None]) -> bool:
+    """Do some work; whether it was finished by the deadline, at which it is aborted.
 
-    It is left only where signals reach this thread, and as soon as Python has its turn.
+    It is aborted only in the main thread, where there is a SIGALRM, and between Python operations.
     """
-    left = moment - perf_counter()
+    left = deadline - perf_counter()
     if left <= 0:
         return False
     if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "SIGALRM"):
         work()
         return True
 
-    def ring(number: int, frame: Any) -> None:
-        raise Late
+    def abort(number: int, frame: Any) -> None:
+        raise DeadlinePassed
 
-    before = signal.signal(signal.SIGALRM, ring)
+    before = signal.signal(signal.SIGALRM, abort)
     signal.setitimer(signal.ITIMER_REAL, left)
     try:
         try:
             work()
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
-    except Late:
+    except DeadlinePassed:
         return False
     finally:
         signal.signal(signal.SIGALRM, before)

@@ -1,7 +1,7 @@
-"""Readers of events: a bar or plain lines, metrics.jsonl, and TensorBoard.
+"""Consumers of events: a progress bar or plain lines, metrics.jsonl, and TensorBoard.
 
 The bar is for a terminal, the lines for elsewhere; metrics.jsonl is always written, TensorBoard's
-files if it is installed. rich is imported where something is drawn: `predict` rarely draws.
+files if it is installed. rich is imported only where it is used, as its import takes a while.
 """
 
 import json
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 TAIL_BYTES = 1 << 16  # bytes; no event is longer
 NUMBERS = ("loss", "rate", "speed", "norm")  # of a step, for TensorBoard
-LOG_SECONDS = 5.0  # between lines of a log that people or files keep
+LOG_SECONDS = 5.0  # between steps in metrics.jsonl; four times as much between printed lines
 
 
 def show(events: Iterable[Event], folder: Path, quiet: bool = False) -> Iterator[Event]:
     """The events, passed on as they come and shown on the way."""
     console = _console(quiet)
     supply = iter(events)
-    first = next(supply, None)  # whoever has an event has the lock: the log is nobody else's
+    first = next(supply, None)  # after it the run is locked, and so is its log
     if first is None:
         return
     with ExitStack() as stack:
@@ -90,7 +90,7 @@ def status(event: StepDone) -> str:
 
 
 def _left(seconds: float, share: float) -> str:
-    """How long it still takes, if so many seconds were this share of it."""
+    """The time left, if so many seconds were this share of all."""
     if not 0.0 < share < 1.0:
         return ""
     return f"  {_clock(seconds * (1 - share) / share)} left"
@@ -133,7 +133,7 @@ def sentence(event: Event) -> str | None:
 
 
 def _measured(event: Evaluated | Finished) -> str:
-    """What an evaluation has left out to keep within train.minutes."""
+    """How many examples were evaluated, if not all, because of train.minutes."""
     if event.examples >= event.wanted:
         return ""
     counts = f"{event.examples:,} of {event.wanted:,}"
@@ -141,14 +141,16 @@ def _measured(event: Evaluated | Finished) -> str:
 
 
 def following(evaluation: Evaluation) -> dict[str, float]:
-    """The metrics at the end of an evaluation that is shown on its way."""
+    """The metrics of an evaluation, whose progress is shown."""
     console, began, printed = _console(), monotonic(), monotonic()
     scores = None
     with ExitStack() as stack:
         bar, task = None, None
         while scores is None:
             share, scores = advance(evaluation)
-            if console.is_terminal and bar is None:  # by now workers are made: a bar has a thread
+            if (
+                console.is_terminal and bar is None
+            ):  # workers are forked before the bar's thread starts
                 bar = stack.enter_context(_bar(console))
                 task = bar.add_task("", total=1.0, status="evaluating")
             words = f"evaluating{_left(monotonic() - began, share)}"
@@ -163,7 +165,7 @@ def following(evaluation: Evaluation) -> dict[str, float]:
 def counting(items: Iterable[Item], path: Path | None) -> Iterator[Item]:
     """The items, one for each line of a file, counted by a bar on a terminal that shows no text."""
     supply = iter(items)
-    first = next(supply, None)  # before the bar's thread: workers are made without it
+    first = next(supply, None)  # workers are forked before the bar's thread starts
     if first is None:
         return
     yield first
@@ -181,7 +183,7 @@ def counting(items: Iterable[Item], path: Path | None) -> Iterator[Item]:
 
 
 def _lines_in(path: Path | None) -> float | None:
-    """How many lines an uncompressed file has; None where only reading it to the end tells."""
+    """The number of lines in an uncompressed file; None if it is unknown."""
     if path is None or not path.is_file() or path.suffix in (".gz", ".zst"):
         return None
     with path.open("rb") as file:
@@ -196,7 +198,7 @@ def _clock(seconds: float) -> str:
 
 @contextmanager
 def _log(path: Path) -> Iterator[Any]:
-    """A log to append to, behind its last whole line: a process may have died while it wrote."""
+    """A log to append to, after its last complete line: a process may have died while writing."""
     try:
         with path.open("ab") as end:
             if end.tell():
@@ -210,7 +212,7 @@ def _log(path: Path) -> Iterator[Any]:
     try:
         yield log
     finally:
-        with suppress(OSError):  # what a full disk has not taken
+        with suppress(OSError):  # of a full disk, reported before
             log.close()
 
 
@@ -225,7 +227,7 @@ def _write(log: Any, event: Event) -> None:
 
 
 def _console(quiet: bool = False) -> "Console":
-    """Standard error, for text as it is: names of labels and files may look like markup."""
+    """Standard error, without markup, which names of labels and files may look like."""
     from rich.console import Console
 
     return Console(
@@ -272,18 +274,18 @@ def _tensorboard(folder: Path) -> Iterator[Any]:
         except OSError as error:
             raise disk_failure(path, folder, error) from None
 
-    own = set(threading.enumerate()) - others  # the thread in which the writer writes
+    writer_threads = set(threading.enumerate()) - others
     before = threading.excepthook
 
-    def hook(found: Any) -> None:
-        """Pass over the OSError of the writer's thread: the next call of the writer raises it."""
-        if found.thread not in own or not issubclass(found.exc_type, OSError):
-            before(found)
+    def hook(failure: Any) -> None:
+        """Ignore an OSError in the writer's thread: the next call of the writer raises it."""
+        if failure.thread not in writer_threads or not issubclass(failure.exc_type, OSError):
+            before(failure)
 
     threading.excepthook = hook
     try:
         yield send
     finally:
-        with suppress(OSError):  # what a full disk has not taken
+        with suppress(OSError):  # of a full disk, reported before
             writer.close()
         threading.excepthook = before

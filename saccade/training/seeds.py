@@ -23,9 +23,9 @@ TABLE = "seeds.json"
 def other_seeds(
     folder: Path, stop: Stop | None = None, settings: Mapping[str, Any] | None = None
 ) -> Iterator[tuple[Path, Iterator[Event]]]:
-    """For each member of a run but the first its folder, and its training to the end.
+    """The folder and the training events of each member of a run but the first.
 
-    `settings` are limits that are to be raised, as in `resume`.
+    `settings` are limits to raise, as in `resume`.
     """
     config = read_config(folder)
     limits = {key: value for key, value in (settings or {}).items() if key != "train.seeds"}
@@ -55,20 +55,20 @@ class Seeds:
             files.write_text(folder / TABLE, json.dumps(asdict(self), indent=1) + "\n")
 
 
-def finished(path: Path) -> dict[str, float]:
-    """The scores at the end of a run, as its log has them."""
-    found: dict[str, float] = {}
+def final_scores(path: Path) -> dict[str, float]:
+    """The final scores of a run, from its log."""
+    scores: dict[str, float] = {}
     for line in files.read_text(path / "metrics.jsonl").splitlines():
         record = json.loads(line)
         if record.get("event") == Finished.__name__ and not record.get("stopped"):
-            found = record["scores"]
-    return found
+            scores = record["scores"]
+    return scores
 
 
 def compare_seeds(folder: Path, config: c.Config) -> Seeds:
-    """The table of a run with several seeds, once all are trained; it is kept in the run."""
-    each = [finished(path) for path in (folder, *member_folders(folder, config))]
+    """The comparison of a run's seeds, once all are trained; written into the run."""
+    each = [final_scores(path) for path in (folder, *member_folders(folder, config))]
     with load(folder) as run:
-        found = Seeds(each, run.evaluate())
-    found.save(folder)
-    return found
+        seeds = Seeds(each, run.evaluate())
+    seeds.save(folder)
+    return seeds

@@ -56,22 +56,22 @@ from saccade.setup.start import vocabularies
 from saccade.setup.survey import Survey
 from saccade.tasks.task import NO_VOCABULARIES
 from saccade.training import events
+from saccade.training.launched import open_on_all_ranks, require_layout
 from saccade.training.loop import train as loop
 from saccade.training.preflight import preflight
-from saccade.training.probe import BATCHES, PLAIN, Way, fastest
+from saccade.training.probe import BATCHES, PLAIN, Mode, fastest
 from saccade.training.report import show
 from saccade.training.saving import restore
 from saccade.training.share import shared
 from saccade.training.stop import Interrupted, Stop
-from saccade.training.together import open_for_all, require_layout
 from saccade.training.trainer import Trainer
 
-REPLACED = (  # what a run writes into its folder, beside config.toml, in the place of what is there
+REPLACED = (  # what a run writes into its folder besides config.toml, overwriting what is there
     *("checkpoints", "data", "model.safetensors", "baselines.safetensors"),
     *("labels.json", "source.json", "target.json", "tokenizer.json", "start.safetensors"),
 )
 APPENDED = ("metrics.jsonl", "tensorboard")
-LARGE_FILES_BYTES = 1 << 25  # bytes of training files that are worth a word before they are read
+LARGE_FILES_BYTES = 1 << 25  # of training files: reading more is announced
 
 
 def train(
@@ -91,21 +91,21 @@ def train(
 
     `settings` are keys of the configuration, as in
     {"train.minutes": 3, "encoder.kind": "transformer"}. `from_run` is a run whose vocabulary
-    and weights are taken over; the keys of the table `start` say what of them learns.
+    and weights are reused; the keys of the table `start` say which of them are trained.
     """
     settings = dict(settings or {})
     settings |= {} if from_run is None else {"start.run": os.fspath(from_run)}
-    found, dev_found = given(data), None if dev is None else given(dev)
-    if isinstance(found, Memory):
-        if isinstance(dev_found, list):
+    train_data, dev_data = given(data), None if dev is None else given(dev)
+    if isinstance(train_data, Memory):
+        if isinstance(dev_data, list):
             raise ConfigError("dev is a file, but data is examples: give both in one way")
         raw: dict[str, Any] = {} if task is None else {"task": {"kind": task}}
         for key, value in settings.items():
             c.assign(raw, key, value)
-        return _train_on_memory(raw, found, dev_found, _new_folder("examples", out), quiet)
-    if isinstance(dev_found, Memory):
+        return _train_on_memory(raw, train_data, dev_data, _new_folder("examples", out), quiet)
+    if isinstance(dev_data, Memory):
         raise ConfigError("dev is examples, but data is a file: give both in one way")
-    raw, where = gather(found, task=task, dev=dev_found)
+    raw, where = gather(train_data, task=task, dev=dev_data)
     for key, value in settings.items():
         c.assign(raw, key, value)
     config, _, seen = fill(raw, where)
@@ -135,16 +135,16 @@ def fill(raw: dict[str, Any], where: str) -> tuple[c.Config, str, Survey]:
 def _train_on_memory(
     raw: dict[str, Any], train: Memory, dev: Memory | None, folder: Path, quiet: bool
 ) -> Run:
-    """The same with examples that are first written into the run."""
-    kept = folder / "examples"
+    """The same with examples from memory, which are first written into the run."""
+    stored = folder / "examples"
     try:
         with writing(folder):
-            raw = keep_examples(raw, "settings", kept, train, dev)
+            raw = keep_examples(raw, "settings", stored, train, dev)
         config, _, seen = fill(raw, "settings")
         return _finished(config, folder, seen, quiet)
     except (ConfigError, DataError):
-        if not (folder / "config.toml").exists():  # no run has come of it
-            shutil.rmtree(kept, ignore_errors=True)
+        if not (folder / "config.toml").exists():  # there is no run
+            shutil.rmtree(stored, ignore_errors=True)
         raise
 
 
@@ -157,10 +157,10 @@ def _new_folder(first: str, out: str | os.PathLike[str] | None) -> Path:
     """The directory of a new run, made; one that holds what a run would overwrite is refused."""
     folder = run_folder(first, out)
     refuse_folder(folder)
-    for taken in REPLACED:
-        if os.path.lexists(folder / taken):
+    for name in REPLACED:
+        if os.path.lexists(folder / name):
             raise ConfigError(
-                f"{folder}: has '{taken}' in it, which a run would overwrite; "
+                f"{folder}: has '{name}' in it, which a run would overwrite; "
                 "choose another folder (--out)"
             )
     try:
@@ -171,10 +171,7 @@ def _new_folder(first: str, out: str | os.PathLike[str] | None) -> Path:
 
 
 def _discard(folder: Path, kept: Collection[str]) -> None:
-    """Remove what a run that came to nothing has made, and its folder if that is all there was.
-
-    `kept` are the names that were there before it.
-    """
+    """Remove what a failed run has written, except `kept` names, and its folder if it is empty."""
     for name in {*REPLACED, *APPENDED, "config.toml", ".lock"}.difference(kept):
         with suppress(OSError):
             (folder / name).unlink()
@@ -188,7 +185,7 @@ def start(
 ) -> Iterator[events.Event]:
     """Prepare the data, build the network and train it, in a new run.
 
-    `seen` is the survey of the training file that the configuration was chosen by, if there is one.
+    `seen` is the survey of the training data by which the configuration was chosen, if any.
     """
     try:
         choose_precision(config.train, choose_device(config.train.device))  # before any work
@@ -200,38 +197,38 @@ def start(
     with locked(folder):
         refuse_folder(folder)
         with writing(folder):
-            there = {*os.listdir(folder)} - {".lock"}
+            before = {*os.listdir(folder)} - {".lock"}
             write_config(folder, config, prepared=False)
             files.sync(folder.parent)
         try:
             yield from _prepare(config, folder, stop or Stop(), seen)
         except (ConfigError, DataError):
-            if not read_settings(folder)[1].prepared:  # no run has come of it: the name is free
-                _discard(folder, there)
+            if not read_settings(folder)[1].prepared:  # there is no run: the name is free
+                _discard(folder, before)
             raise
 
 
 def resume(
     folder: Path, stop: Stop | None = None, settings: Mapping[str, Any] | None = None
 ) -> Iterator[events.Event]:
-    """Go on from a run's newest sound checkpoint as if training had never stopped.
+    """Continue from a run's newest sound checkpoint as if training had never stopped.
 
     `settings` are limits to raise, as in {"train.steps": 2000}.
     """
     stop, began = stop or Stop(), perf_counter()
     settings = dict(settings or {})
-    root = str(settings.pop("data.root", ""))  # the run's own permits nothing
+    root = str(settings.pop("data.root", ""))  # never from the run's file
     read_settings(folder)
     with locked(folder):
         stop.folder = folder
-        raw, mark = read_settings(folder)
-        if not mark.prepared:
+        raw, status = read_settings(folder)
+        if not status.prepared:
             require_plain_inputs(raw)
             try:
                 with stop.interruptible():
                     config, _, seen = fill(raw, str(folder / "config.toml"))
             except Interrupted:
-                yield events.Finished(0, "stopped", {}, 0.0, stopped=True)
+                yield _stopped()
                 return
             config = with_raised_limits(config, settings)
             with writing(folder):
@@ -248,13 +245,13 @@ def resume(
                     checkpoints.recover(saves)
                 path, problems = checkpoints.latest(saves)
         except Interrupted:
-            yield events.Finished(0, "stopped", {}, 0.0, stopped=True)
+            yield _stopped()
             return
         if problems and path is None:
             raise CheckpointError("\n".join(problems[:5]))
         yield from (events.Noticed(f"{problem}: skipped") for problem in problems)
-        then = files.read_json(path / "state.json").get("config") if path else None
-        changes = check_changes(then or old.model_dump(mode="json"), config, folder)
+        saved = files.read_json(path / "state.json").get("config") if path else None
+        changes = check_changes(saved or old.model_dump(mode="json"), config, folder)
         if config != old:
             with writing(folder):
                 write_config(folder, config, prepared=True)
@@ -264,10 +261,10 @@ def resume(
                 ready = _reopened(own_paths(with_root(config, root), folder), folder)
         except Interrupted:
             at = checkpoints.step_of(path) if path else 0
-            yield events.Finished(at, "stopped", {}, 0.0, stopped=True)
+            yield _stopped(at)
             return
         device = choose_device(config.train.device)
-        try:  # no memory for a network that the checkpoint does not fit
+        try:  # before memory is allocated for a network that the checkpoint does not fit
             if path is None:
                 network = new_network(ready.task, device)
             else:
@@ -278,8 +275,13 @@ def resume(
         yield from _train(ready, network, folder, path, stop, began)
 
 
+def _stopped(step: int = 0, seconds: float = 0.0) -> events.Finished:
+    """The end of a run that is stopped before training begins or is continued."""
+    return events.Finished(step, "stopped", {}, seconds, stopped=True)
+
+
 def _reopened(config: c.Config, folder: Path) -> Prepared:
-    """The data of a run, which is what its manifest says."""
+    """The data of a run, checked against its manifest."""
     data = folder / "data"
     if (data / files.MANIFEST).exists() and (problem := files.damage(data)):
         raise CheckpointError(f"{data}: {problem}: train anew")
@@ -302,9 +304,9 @@ def _prepare(
             config = with_own_copies(config, folder)
             given, pretrained = NO_VOCABULARIES, None
             if config.start is not None:
-                pretrained, found = pretrained_run(config.start)
-                known = config.start.model_copy(update={"digest": found})
-                config = config.model_copy(update={"start": known})
+                pretrained, run_digest = pretrained_run(config.start)
+                pinned = config.start.model_copy(update={"digest": run_digest})
+                config = config.model_copy(update={"start": pinned})
                 given = vocabularies(config, pretrained.task)
             ready = prepare(own_paths(config, folder), folder, seen, given)
             network = new_network(ready.task, choose_device(config.train.device))
@@ -317,15 +319,15 @@ def _prepare(
             if config.data.vectors:
                 weights, report = first_tables(ready.task, network, config.data.vectors)
                 keep(folder, weights)
-            made = [path for path in sorted((folder / "data").iterdir()) if path.is_file()]
-            entries = {path.name: (path.stat().st_size, digest(path)) for path in made}
-            for path in (*made, *folder.glob("*.json")):
+            written = [path for path in sorted((folder / "data").iterdir()) if path.is_file()]
+            entries = {path.name: (path.stat().st_size, digest(path)) for path in written}
+            for path in (*written, *folder.glob("*.json")):
                 files.sync(path)
             files.write_manifest(folder / "data", entries)
-            files.sync(folder)  # before it is said that all of this is there
+            files.sync(folder)  # before the run is marked as prepared
             write_config(folder, config, prepared=True)
     except Interrupted:
-        yield events.Finished(0, "stopped", {}, 0.0, stopped=True)
+        yield _stopped()
         return
     yield from (events.Noticed(line) for line in report)
     yield from _train(ready, network, folder, None, stop, began)
@@ -339,7 +341,7 @@ def _train(
     stop: Stop,
     began: float,
 ) -> Iterator[events.Event]:
-    """Train a network which has no memory yet; `began` is when the user has asked for it."""
+    """Train a network on the meta device; the command was given at `began`."""
     stop.folder = folder
     config = ready.task.config
     require_layout(config)
@@ -348,27 +350,27 @@ def _train(
     for corpus in (ready.train, ready.dev):
         check_ids(ready.task, corpus, folder)
     world = joined()
-    ranks = None if world is None else open_for_all(world, folder, checkpoint, config, network)
+    ranks = None if world is None else open_on_all_ranks(world, folder, checkpoint, config, network)
     trainer = Trainer(ready.task, network, folder, ranks)
     try:
-        way = _fastest(trainer, ready, stop) if checkpoint is None and world is None else None
+        mode = _fastest(trainer, ready, stop) if checkpoint is None and world is None else None
     except Interrupted:
-        yield events.Finished(0, "stopped", {}, 0.0, stopped=True)
+        yield _stopped()
         return
-    if way is not None:
-        if way != PLAIN:
-            yield events.Noticed(f"computing in {way} (a probe found this the fastest here)")
-        train = config.train.model_copy(update=way._asdict())
+    if mode is not None:
+        if mode != PLAIN:
+            yield events.Noticed(f"computing in {mode} (a probe found this the fastest here)")
+        train = config.train.model_copy(update=mode._asdict())
         config = ready.task.config = config.model_copy(update={"train": train})
         with writing(folder):
             write_config(folder, config, prepared=True)
         trainer = Trainer(ready.task, network, folder)
     if checkpoint is not None:
         restore(trainer, checkpoint)
-        then = trainer.at.threads
-        now = 1 if config.train.processes > 1 else torch.get_num_threads()
-        if then and then != now and device.type == "cpu":
-            yield events.Changed("threads", then, now)
+        saved_threads = trainer.at.threads
+        threads = 1 if config.train.processes > 1 else torch.get_num_threads()
+        if saved_threads and saved_threads != threads and device.type == "cpu":
+            yield events.Changed("threads", saved_threads, threads)
     count = sum(p.numel() for p in network.parameters())
     yield events.Prepared(
         len(ready.train), len(ready.dev), ready.left_out, count, str(device), trainer.at.step
@@ -376,19 +378,19 @@ def _train(
     if ranks is not None:
         yield events.Noticed(f"{ranks.size} processes: {ranks}")
     try:
-        if world is None:  # what it tries alone, several would share
+        if world is None:  # it measures a single process
             yield from preflight(trainer, ready, stop)
     except Interrupted:
-        yield events.Finished(trainer.at.step, "stopped", {}, trainer.at.seconds, stopped=True)
+        yield _stopped(trainer.at.step, trainer.at.seconds)
         return
-    if config.train.minutes:  # what came before counts, but leaves half of them for training
+    if config.train.minutes:  # preparation counts, up to half of them
         trainer.at.seconds += min(perf_counter() - began, 30 * config.train.minutes)
     with nullcontext() if world is not None else shared(trainer, checkpoint):
         yield from loop(trainer, ready.train, ready.dev, ready.dev_examples, stop)
 
 
-def _fastest(trainer: Trainer, ready: Prepared, stop: Stop) -> Way | None:
-    """The way to compute a step that a probe finds the fastest; None where there is no choice."""
+def _fastest(trainer: Trainer, ready: Prepared, stop: Stop) -> Mode | None:
+    """The fastest mode of computing a step; None where there is no choice."""
     batches = trainer.task.epoch(ready.train, 0)
-    some = [batches[i] for i in range(min(BATCHES, len(batches)))]
-    return next(iter(fastest(trainer, some, len(batches), stop)), None)
+    first = [batches[i] for i in range(min(BATCHES, len(batches)))]
+    return next(iter(fastest(trainer, first, len(batches), stop)), None)

@@ -1,9 +1,9 @@
-"""A step shared by several processes of one machine: started here, and led from here.
+"""Steps shared by several processes of one machine (`train.processes`), which the leader starts.
 
     python -m saccade.training.share RUN CHECKPOINT RANK SIZE CONNECTION FILE
 
-is one of the others: it opens the run, stands where the checkpoint stood (an empty name is the
-beginning), and does as the leader says.
+is a follower: it opens the run, restores the checkpoint (an empty name is the first step), and
+carries out the leader's commands.
 """
 
 import os
@@ -29,7 +29,7 @@ from saccade.training.trainer import Trainer
 
 @contextmanager
 def shared(trainer: Trainer, checkpoint: Path | None) -> Iterator[None]:
-    """Inside, as many processes as the configuration says share the steps of a trainer."""
+    """Inside, `train.processes` processes share the steps of a trainer."""
     size = trainer.config.processes
     if size < 2:
         yield
@@ -49,14 +49,16 @@ def shared(trainer: Trainer, checkpoint: Path | None) -> Iterator[None]:
 
 
 def follow(trainer: Trainer, loader: Loader, ranks: Follower) -> None:
-    """Do what the leader says until it has gone."""
+    """Carry out the leader's commands until it ends."""
     trainer.ranks = ranks
-    for what, argument in ranks.orders():
-        if what == "step":
-            batches = loader.take(argument.epoch, argument.batch, argument.batches)
-            trainer.follow(argument, batches)
-        else:
-            restore_or_reset(trainer, Path(argument) if argument else None)
+    for command in ranks.commands():
+        match command:
+            case "step", step:
+                trainer.follow(step, loader.take(step.epoch, step.batch, step.batches))
+            case "restore", path:
+                restore_or_reset(trainer, Path(path) if path else None)
+            case _:
+                raise AssertionError(command)
 
 
 def main() -> None:
@@ -76,7 +78,7 @@ def main() -> None:
     loader = Loader(partial(ready.task.epoch, ready.train), max(1, trainer.config.workers))
     try:
         follow(trainer, loader, ranks)
-    except (EOFError, OSError):  # the leader has gone in the middle of a step
+    except (EOFError, OSError):  # the leader has ended in the middle of a step
         sys.exit(1)
     finally:
         loader.close()

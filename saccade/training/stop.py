@@ -1,10 +1,11 @@
-"""Stopping a run from outside: what SIGTERM and Ctrl-C do, in every phase of it.
+"""Graceful stop: what SIGTERM and Ctrl-C do in each phase of a run.
 
-A signal is a request. Work that can be done again (preparing, evaluating) is left at once, a step
-between its parts; an update and a save are finished first. Whoever does not answer in time (a long
-computation outside Python) is ended by a thread: a step or an evaluation, which change nothing that
-is saved, with all saved; the rest without, for a run can always go on from what is on the disk.
-Imports no torch, so that the command line listens from its first moment.
+A signal is a request. Work that can be repeated (preparing, evaluating) is interrupted at once, a
+step between its batches; an update and a save are finished first. If the main thread does not
+respond in time (a long computation outside Python), a watchdog thread ends the process: during a
+step or an evaluation, which change nothing that is saved, it saves first; else it does not, as a
+run can always be resumed from what is on disk. Imports no torch, so that the command line handles
+signals from its start.
 """
 
 import os
@@ -17,52 +18,52 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn, Self
 
-PATIENCE_SECONDS = 3.0  # seconds between a signal and a thread's save, where one is possible
-GRACE_SECONDS = 8.0  # ... and the end, whatever the process is doing then
+PATIENCE_SECONDS = 3.0  # from a signal to a save by the watchdog, where one is possible
+GRACE_SECONDS = 8.0  # from a signal to the end of the process
 EXIT_CODE = 75  # stopped, with all saved
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Interrupted(BaseException):
-    """The request to stop, in the midst of work that is left at once."""
+    """The request to stop, raised in interruptible work."""
 
 
 class Stop:
-    """Whether somebody has asked the run to stop; `with Stop() as stop` listens to signals."""
+    """Whether a stop is requested; `with Stop() as stop` handles signals."""
 
     def __init__(self) -> None:
-        self.asked = False
-        self.folder: Path | None = None  # of the run, once there is something to go on from
-        self._leave = False  # whether the work at hand may be left
+        self.requested = False
+        self.folder: Path | None = None  # of the run, once it can be resumed
+        self._interruptible = False
         self._saving = False
         self._save: Callable[[], object] | None = None
         self._lock = threading.Lock()  # of `_save`
-        self._before: dict[int, Any] = {}
-        self._over = threading.Event()
-        self._grace, self._speaks = GRACE_SECONDS, True
+        self._old_handlers: dict[int, Any] = {}
+        self._closed = threading.Event()
+        self._grace, self._prints = GRACE_SECONDS, True
 
-    def with_others(self, grace: float, speaks: bool) -> None:
-        """This process is one of several: all have so many seconds, and one speaks for them."""
-        self._grace, self._speaks = grace, speaks
+    def in_job(self, grace: float, prints: bool) -> None:
+        """This process is one of a job: its grace period, and whether it prints messages."""
+        self._grace, self._prints = grace, prints
 
     def __call__(self) -> bool:
-        return self.asked
+        return self.requested
 
-    def answer(self) -> None:
-        """Interrupted, if somebody has asked: for work that is left only between its parts."""
+    def check(self) -> None:
+        """Interrupted, if a stop is requested."""
         if self():
             raise Interrupted
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
         """Inside, a request to stop is an Interrupted, raised at once."""
-        before = self._leave  # one may be inside another
+        before = self._interruptible  # they may be nested
         try:
-            self._leave = True
-            self.answer()
+            self._interruptible = True
+            self.check()
             yield
         finally:
-            self._leave = before
+            self._interruptible = before
 
     @contextmanager
     def saving(self) -> Iterator[None]:
@@ -77,7 +78,8 @@ class Stop:
     def unchanged(self, save: Callable[[], object]) -> Iterator[None]:
         """Inside, nothing changes that `save` writes.
 
-        A thread calls it if a signal is not answered, and ends the process; nobody leaves then.
+        If the main thread does not respond to a signal, the watchdog calls it and ends the process;
+        the block cannot be left meanwhile.
         """
         self._save = save
         try:
@@ -89,71 +91,71 @@ class Stop:
     # --- signals ----------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
-        self._before = {number: signal.signal(number, self._ask) for number in SIGNALS}
+        self._old_handlers = {number: signal.signal(number, self._handle) for number in SIGNALS}
         reader, self._writer = os.pipe()
         os.set_blocking(self._writer, False)
-        self._waked = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+        self._old_wakeup = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
         threading.Thread(target=self._watch, args=(reader,), daemon=True).start()
         return self
 
     def __exit__(self, *error: object) -> None:
-        signal.set_wakeup_fd(self._waked)
-        for number, handler in self._before.items():
+        signal.set_wakeup_fd(self._old_wakeup)
+        for number, handler in self._old_handlers.items():
             signal.signal(number, handler)
-        self._over.set()
+        self._closed.set()
         os.close(self._writer)
 
-    def _ask(self, number: int, frame: Any) -> None:
-        if self.asked and number == signal.SIGINT:
+    def _handle(self, number: int, frame: Any) -> None:
+        if self.requested and number == signal.SIGINT:
             os._exit(130)
-        first, self.asked = not self.asked, True
-        if first and self._leave:
+        first, self.requested = not self.requested, True
+        if first and self._interruptible:
             raise Interrupted
 
     def _watch(self, reader: int) -> None:
-        """Read the signals' bytes, which arrive even while a computation keeps `_ask` waiting."""
-        asked = False
+        """Read the signals' bytes, which arrive even while a computation delays `_handle`."""
+        requested = False
         with suppress(OSError):
             while byte := os.read(reader, 1):
-                if asked and byte[0] == signal.SIGINT:
+                if requested and byte[0] == signal.SIGINT:
                     os._exit(130)
-                if not asked and byte[0] in SIGNALS:
-                    asked = True
-                    self._tell("stopping; a second Ctrl-C ends the process at once")
-                    threading.Thread(target=self._end, daemon=True).start()
+                if not requested and byte[0] in SIGNALS:
+                    requested = True
+                    self._print("stopping; a second Ctrl-C ends the process at once")
+                    threading.Thread(target=self._end_process, daemon=True).start()
         os.close(reader)
 
-    def _end(self) -> None:
-        """End the process if it does not answer in time, if possible with all saved."""
-        if self._over.wait(PATIENCE_SECONDS):
+    def _end_process(self) -> None:
+        """End the process if it does not respond in time, if possible with all saved."""
+        if self._closed.wait(PATIENCE_SECONDS):
             return
-        with self._lock:  # to the end, if there is something to save
+        with self._lock:  # held until the process ends, if it can be saved
             if self._save is not None:
                 try:
                     self._save()
                 except Exception as error:  # such as a full disk
-                    _say(f"saccade: {error}")
+                    _write(f"saccade: {error}")
                     os._exit(2)
                 self._exit("all is saved")
-        if self._over.wait(self._grace - PATIENCE_SECONDS):
+        if self._closed.wait(self._grace - PATIENCE_SECONDS):
             return
-        while self._saving and not self._over.wait(0.05):
+        while self._saving and not self._closed.wait(0.05):
             pass
-        if not self._over.is_set():
+        if not self._closed.is_set():
             self._exit("stopped")
 
-    def _exit(self, how: str) -> NoReturn:
-        again = f"; go on with: saccade resume {shlex.quote(str(self.folder))}"
-        self._tell(how + again if self.folder else how)
+    def _exit(self, outcome: str) -> NoReturn:
+        hint = f"; go on with: saccade resume {shlex.quote(str(self.folder))}"
+        self._print(outcome + hint if self.folder else outcome)
         os._exit(EXIT_CODE)
 
-    def _tell(self, text: str) -> None:
-        if self._speaks:
-            _say(text)
+    def _print(self, text: str) -> None:
+        if self._prints:
+            _write(text)
 
 
-def _say(text: str) -> None:
-    with suppress(OSError):  # a terminal that is gone is no reason to fail
+def _write(text: str) -> None:
+    with suppress(OSError):  # the terminal may be closed
         place = sys.stderr.fileno() if sys.stderr else 2
-        clear = "\r\x1b[2K\x1b[?25h" if os.isatty(place) else ""  # no bar; a cursor
+        clear = "\r\x1b[2K\x1b[?25h" if os.isatty(place) else ""  # clear the bar, show the cursor
         os.write(place, f"{clear}{text}\n".encode())

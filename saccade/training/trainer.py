@@ -18,13 +18,13 @@ from saccade import config as c
 from saccade.data.batches import Batch
 from saccade.data.corpora import Corpus
 from saccade.data.lines import Example
-from saccade.distributed.ranks import Ranks, spread, whole
+from saccade.distributed.ranks import Ranks, as_sharded, full_tensor
 from saccade.models.networks import Network
 from saccade.runs import files
 from saccade.runs.machine import choose_precision
 from saccade.runs.start import taken_names
 from saccade.tasks.task import Evaluation, Task, device_of
-from saccade.training import saving, together
+from saccade.training import launched, saving
 from saccade.training.budget import reported
 from saccade.training.gradients import Gradients
 from saccade.training.optim import MovingAverage, build_optimizer, rate_at, scale_gradients
@@ -32,7 +32,7 @@ from saccade.training.saving import Position
 from saccade.training.stop import Interrupted, Stop
 from saccade.training.tune import groups_of, thaw
 
-# Where memory may end, and what to do then.
+# What may run out of memory, and the advice in the error.
 EVALUATING = ("an evaluation", "lower decode.batch_tokens in config.toml")
 UPDATING = ("an update", "free memory (or train anew with a smaller train.batch_tokens)")
 AVERAGING = ("checkpoint averaging", "free memory")
@@ -40,7 +40,7 @@ AVERAGING = ("checkpoint averaging", "free memory")
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What a step found and decided, as one record: with several ranks they agree on it."""
+    """The outcome of a step, the same in all ranks."""
 
     nll: Tensor
     count: int
@@ -48,26 +48,26 @@ class StepResult:
     rate: float
     finite: bool
     progress: float  # at its beginning
-    stop: bool  # whether somebody asked to stop meanwhile
+    stop: bool  # whether a stop was requested meanwhile
 
 
-class Order(NamedTuple):
-    """The step that all ranks are to take."""
+class StepCommand(NamedTuple):
+    """The step that all ranks are to compute."""
 
     step: int
     epoch: int
-    batch: int  # the first of them in the epoch
-    batches: int
+    batch: int  # the first, in the epoch
+    batches: int  # how many
     progress: float
     plateau: float
     rate_scale: float
-    carried: bool  # whether something is carried on from the step before
+    carried: bool  # whether the state of the step before is carried on
 
     @classmethod
-    def of(cls, trainer: "Trainer", batches: int, progress: float) -> "Order":
+    def of(cls, trainer: "Trainer", batches: int, progress: float) -> "StepCommand":
         at, carried = trainer.at, trainer.carry is not None
-        where = at.step, at.epoch, at.index, batches
-        return cls(*where, progress, at.plateau, at.rate_scale, carried)
+        position = at.step, at.epoch, at.index, batches
+        return cls(*position, progress, at.plateau, at.rate_scale, carried)
 
 
 class Trainer:
@@ -81,19 +81,19 @@ class Trainer:
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.dtype == torch.float16)
         start = task.config.start
         self.groups = groups_of(network, start, taken_names(task.config, folder))
-        learning = {id(p) for group in self.groups for p in group.parameters}
-        self.parameters: list[Tensor] = [p for p in network.parameters() if id(p) in learning]
+        trainable = {id(p) for group in self.groups for p in group.parameters}
+        self.parameters: list[Tensor] = [p for p in network.parameters() if id(p) in trainable]
         seed = task.config.seed
         self.gradients = Gradients(
             network, self.parameters, self.device, self.dtype, self.scaler, seed
         )
         self.ranks = ranks or Ranks()
-        self.replica: Network | None = None  # of whole weights, where those in training are parts
-        self.doing: tuple[str, str] | None = None  # for the wording of an error
-        self.begin()
+        self.replica: Network | None = None  # with full weights, if those in training are sharded
+        self.doing: tuple[str, str] | None = None  # for an out-of-memory error
+        self.reset()
 
-    def begin(self) -> None:
-        """Stand at the first step, with the weights that the network has."""
+    def reset(self) -> None:
+        """Begin at the first step, with the network's present weights."""
         self.optimizer = build_optimizer(self.groups, self.config)
         average = self.config.average
         self.average = MovingAverage(self.parameters, average) if average else None
@@ -103,33 +103,34 @@ class Trainer:
     def step(
         self, batches: Sequence[Batch], progress: float, stop: Stop | None = None
     ) -> StepResult:
-        """One update from some batches' summed gradients; Interrupted leaves no trace of it."""
+        """One update from the summed gradients of batches; Interrupted leaves all as it was."""
         at, stop = self.at, stop or Stop()
-        inside = Stop() if self.ranks.together else stop  # nobody leaves a step that all take
+        inner_stop = Stop() if self.ranks.launched else stop  # a joint step cannot be interrupted
         rate = rate_at(self.config, at.step + 1, progress, at.plateau) * at.rate_scale
         for group in self.optimizer.param_groups:
             group["lr"] = rate * group["scale"]
         if len(self.groups) > 1:
             thaw(self.groups, progress)
         if (ranks := self.gradients.ranks).size > 1:
-            ranks.order("step", Order.of(self, len(batches), progress))
+            ranks.command("step", StepCommand.of(self, len(batches), progress))
         if not self.network.training:
             self.network.train()
-        with inside.unchanged(lambda: saving.save(self, due=False)):
-            sums = self.gradients.sum(batches, self.carry, progress, at.step, inside)
+        with inner_stop.unchanged(lambda: saving.save(self, due=False)):
+            sums = self.gradients.sum(batches, self.carry, progress, at.step, inner_stop)
             self.scaler.unscale_(self.optimizer)
             count, clip = max(sums.count, 1), self.config.clip
             norm = scale_gradients(self.parameters, count, clip, self.ranks)
             finite = isfinite(float(norm) + float(sums.nll))
-        stop.asked |= self.ranks.stopping
-        result = StepResult(sums.nll, sums.count, norm, rate, finite, progress, stop.asked)
+        stop.requested |= self.ranks.stopping
+        result = StepResult(sums.nll, sums.count, norm, rate, finite, progress, stop.requested)
         self.update(result, sums.carry)
         return result
 
     def update(self, result: StepResult, carry: Any) -> None:
-        """Let the gradients reach the weights if all is finite, and count the step."""
+        """Update the weights if all is finite, and count the step."""
         at = self.at
-        searching = self.scaler.is_enabled() and self.scaler.get_scale() > 1.0  # for a scale
+        # overflow is expected while the scaler lowers its scale
+        searching = self.scaler.is_enabled() and self.scaler.get_scale() > 1.0
         if result.finite:
             self.doing = UPDATING
             self.scaler.step(self.optimizer)
@@ -137,7 +138,7 @@ class Trainer:
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
         at.step += 1
-        self.carry = carry if result.finite else None  # it may be as bad as the loss
+        self.carry = carry if result.finite else None  # it may not be finite either
         if result.finite:
             at.bad_streak = 0
             if self.average is not None and (self.ranks.rank == 0 or self.ranks.evaluates):
@@ -150,7 +151,7 @@ class Trainer:
 
     @property
     def ranks(self) -> Ranks:
-        """The processes that share each batch; the first of them alone evaluates and writes."""
+        """The processes that share each batch."""
         return self.gradients.ranks
 
     @ranks.setter
@@ -158,8 +159,8 @@ class Trainer:
         self.gradients.ranks = ranks
         ranks.parameters = self.parameters
 
-    def follow(self, order: "Order", batches: Sequence[Batch]) -> None:
-        """The step that the first rank takes, taken here with other rows."""
+    def follow(self, order: "StepCommand", batches: Sequence[Batch]) -> None:
+        """Take the step that rank 0 takes, with this rank's rows."""
         at = self.at
         at.step, at.plateau, at.rate_scale = order.step, order.plateau, order.rate_scale
         if not order.carried:
@@ -169,16 +170,16 @@ class Trainer:
     # --- evaluation -------------------------------------------------------------------------------
 
     def evaluating(self, corpus: Corpus, examples: Sequence[Example], stop: Stop) -> Evaluation:
-        """The metrics of the weights that would predict: the moving average's, if there is one."""
+        """The metrics with the prediction weights: the moving average, if there is one."""
 
-        if self.ranks.together:
-            return (yield from together.evaluating(self, corpus, examples, True, stop))
+        if self.ranks.launched:
+            return (yield from launched.evaluating(self, corpus, examples, True, stop))
 
         def swap() -> None:
             if self.average is not None:
                 self.average.swap()
 
-        def save() -> None:  # and nobody evaluates any more
+        def save() -> None:  # the process ends after it
             swap()
             saving.save(self, due=False)
 
@@ -195,33 +196,33 @@ class Trainer:
             scores = yield from reported(evaluation, guard)
             self.doing = None
             return scores
-        except (Interrupted, GeneratorExit):  # asked to stop, or out of time
+        except (Interrupted, GeneratorExit):  # stopped, or out of time
             self.doing = None
             raise
         finally:
             swap()
 
-    def predicting(self) -> dict[str, Tensor]:
-        """The weights that would predict; in parts where those in training are."""
+    def prediction_weights(self) -> dict[str, Tensor]:
+        """The weights used for prediction; sharded if those in training are."""
         weights = files.weights_of(self.network)
         if self.average is None:
             return weights
         pairs = zip(self.parameters, self.average.weights, strict=True)
-        averages = {id(parameter): spread(average, parameter) for parameter, average in pairs}
+        averages = {id(parameter): as_sharded(average, parameter) for parameter, average in pairs}
         named = self.network.named_parameters()
         return weights | {name: averages[id(p)] for name, p in named if id(p) in averages}
 
-    def gathered(self) -> dict[str, Tensor]:
-        """The same, whole, for the first rank, which tells the others to give their parts."""
+    def full_prediction_weights(self) -> dict[str, Tensor]:
+        """The same, gathered from all ranks; for rank 0."""
         if not self.ranks.lockstep:
-            return self.predicting()
-        self.ranks.order("gather")
-        found = {name: whole(tensor) for name, tensor in self.predicting().items()}
-        return {name: tensor.cpu() for name, tensor in found.items()}
+            return self.prediction_weights()
+        self.ranks.command("gather")
+        weights = {name: full_tensor(tensor) for name, tensor in self.prediction_weights().items()}
+        return {name: tensor.cpu() for name, tensor in weights.items()}
 
     @contextmanager
-    def network_that_predicts(self, quick: bool) -> Iterator[Network]:
-        """The network with the weights that predict, for all ranks: those of now, or of the end."""
+    def prediction_network(self, quick: bool) -> Iterator[Network]:
+        """The network with the prediction weights, in all ranks: the present or the final ones."""
         self.network.eval()
         network, average = self.network, self.average if quick else None
         if self.ranks.lockstep:
@@ -230,8 +231,8 @@ class Trainer:
             network = self.replica.eval()
             if quick:
                 into = files.weights_of(network)
-                for name, tensor in self.predicting().items():
-                    into[name].copy_(whole(tensor))
+                for name, tensor in self.prediction_weights().items():
+                    into[name].copy_(full_tensor(tensor))
         elif average is not None:
             average.swap()
         if not quick and (self.ranks.lockstep or self.ranks.rank):
@@ -242,14 +243,14 @@ class Trainer:
             if average is not None and not self.ranks.lockstep:
                 average.swap()
 
-    def note(self, scores: dict[str, float]) -> bool:
-        """Remember an evaluation; whether it is the best so far."""
+    def record(self, scores: dict[str, float]) -> bool:
+        """Record an evaluation; whether it is the best so far."""
         at, value = self.at, scores[self.task.metric]
         value = value if self.task.higher_is_better else -value
         if not at.bad_streak:  # else there is no checkpoint of this step
             ranked = sorted([*at.ranked, (value, at.step)], reverse=True)
             at.ranked = ranked[: self.config.average_checkpoints]
-        standing = (value, -scores["loss"])  # where the metric is the same, the loss decides
+        standing = (value, -scores["loss"])  # the loss breaks ties
         if standing > at.best:
             at.best, at.since_best = standing, 0
             return True

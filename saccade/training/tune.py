@@ -1,4 +1,4 @@
-"""What of a network learns, from when on, and how fast: a function of the names of its weights."""
+"""Fine-tuning: which parameters are trained, from when on, and at which rate, by their names."""
 
 import re
 from collections.abc import Collection, Sequence
@@ -9,22 +9,22 @@ from torch import Tensor, nn
 from saccade import config as c
 from saccade.nn.lora import ADAPTERS
 
-BELOW = re.compile(r"\.(?:stems?|embedding|marks|positions)\.")  # the first layer
+FIRST = re.compile(r"\.(?:stems?|embedding|marks|positions)\.")  # below all numbered layers
 LAYER = re.compile(r"\.(?:blocks|layers)\.(\d+)\.")
 
 
 class Group(NamedTuple):
-    """Weights that learn alike."""
+    """Parameters with one learning rate and start."""
 
     parameters: Sequence[Tensor]
     scale: float = 1.0  # of the rate
-    begins: float = 0.0  # to learn, at this progress through training
+    begins: float = 0.0  # the progress through training at which they are unfrozen
 
 
 def groups_of(network: nn.Module, start: c.Start | None, taken: Collection[str]) -> list[Group]:
-    """The weights that learn, in groups; `taken` are those that were taken over.
+    """The trainable parameters, in groups; `taken` are the names of pretrained ones.
 
-    The others are marked as frozen: they cost neither a gradient nor what an optimiser keeps.
+    The others are frozen: they have neither a gradient nor an optimiser state.
     """
     named = dict(network.named_parameters())
     for parameter in named.values():
@@ -33,10 +33,10 @@ def groups_of(network: nn.Module, start: c.Start | None, taken: Collection[str])
         case None:
             return [Group(list(named.values()))]
         case c.Frozen() | c.LowRank():
-            learns = {name: _learns(name, taken) for name in named}
+            trainable = {name: _is_trainable(name, taken) for name in named}
             for name, parameter in named.items():
-                parameter.requires_grad_(learns[name])
-            return [Group([parameter for name, parameter in named.items() if learns[name]])]
+                parameter.requires_grad_(trainable[name])
+            return [Group([parameter for name, parameter in named.items() if trainable[name]])]
         case c.Whole() | c.Gradual():
             share = start.share if isinstance(start, c.Gradual) else 0.0
             if share == 0.0 and start.layer_decay == 1.0:
@@ -50,17 +50,17 @@ def groups_of(network: nn.Module, start: c.Start | None, taken: Collection[str])
             return groups
 
 
-def _learns(name: str, taken: Collection[str]) -> bool:
-    """Whether a weight is new, or that of an adapter for one that is not."""
+def _is_trainable(name: str, taken: Collection[str]) -> bool:
+    """Whether a parameter is new, or of an adapter of a pretrained one."""
     layer, _, leaf = name.rpartition(".")
     return f"{layer}.weight" in taken if leaf in ADAPTERS else name not in taken
 
 
 def depths_of(names: Sequence[str], taken: Collection[str]) -> dict[str, int]:
-    """How far each weight is from the output: 0 of what is new, 1 of the last layer, and so on.
+    """The distance of each parameter from the output: 0 if new, 1 in the last layer, and so on.
 
-    An encoder and a decoder are counted each from its own last layer. What is below the first, as
-    embeddings, is the furthest; norms and output layers belong to the last.
+    Encoder and decoder each count from their own last layer. What is below the first layer, such
+    as embeddings, is the furthest; norms and output layers belong to the last.
     """
     numbers = {name: _layer(name) for name in names}
     last: dict[str, int] = {}
@@ -75,17 +75,17 @@ def depths_of(names: Sequence[str], taken: Collection[str]) -> dict[str, int]:
 
 
 def _layer(name: str) -> int | None:
-    """The number of a weight's layer, from 0; -1 below the first, None where it is in none."""
-    if BELOW.search(name):
+    """The number of a parameter's layer, from 0; -1 below the first, None if it is in none."""
+    if FIRST.search(name):
         return -1
-    found = LAYER.search(name)
-    return int(found[1]) if found else None
+    match = LAYER.search(name)
+    return int(match[1]) if match else None
 
 
 def thaw(groups: Sequence[Group], progress: float) -> None:
-    """Let the groups learn that have to by now, and no others."""
+    """Unfreeze the groups whose turn has come, and freeze the others."""
     for group in groups:
-        learns = progress >= group.begins
-        if group.parameters[0].requires_grad != learns:
+        trainable = progress >= group.begins
+        if group.parameters[0].requires_grad != trainable:
             for parameter in group.parameters:
-                parameter.requires_grad_(learns)
+                parameter.requires_grad_(trainable)

@@ -22,7 +22,7 @@ from saccade.setup import prepare as preparing
 from saccade.setup.choose import fill_config, gather
 from saccade.training import session
 from saccade.training.events import Noticed
-from saccade.training.together import fingerprint
+from saccade.training.launched import fingerprint
 
 zstandard = pytest.importorskip("zstandard")
 ROWS = [f"{'abcd'[i % 4] * (1 + i % 5)} ä{i}\t{i}" for i in range(100)]

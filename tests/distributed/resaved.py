@@ -16,8 +16,8 @@ from saccade.runs.folder import read_config, write_config
 from saccade.runs.start import first_weights
 from saccade.setup.prepare import reopen
 from saccade.training import saving
+from saccade.training.launched import follow, open_on_all_ranks
 from saccade.training.stop import Stop
-from saccade.training.together import follow, open_for_all
 from saccade.training.trainer import Trainer
 
 
@@ -37,10 +37,10 @@ def main() -> None:
     network = first_weights(ready.task.build_meta(), config, folder)
     ranks = None
     if world is not None:
-        ranks = open_for_all(world, folder, checkpoint, config, network)
+        ranks = open_on_all_ranks(world, folder, checkpoint, config, network)
     trainer = Trainer(ready.task, network, folder, ranks)
     if checkpoint is None:
-        split = None if ranks is None else ranks.part
+        split = None if ranks is None else ranks.row_range
         loader = Loader(partial(ready.task.epoch, ready.train), 0, split)
         for number in range(3):
             trainer.step(loader.take(0, number, 1), 0.1)
@@ -50,7 +50,7 @@ def main() -> None:
     trainer.at.step += 1  # of the folder's name
     print(saving.save(trainer, due=True))
     if world is not None:
-        world.order("end", 0)
+        world.command("end", 0)
         leave()
 
 

@@ -15,7 +15,7 @@ class Rank(MeshRanks):
 
     def __init__(self, rank: int, parallel: c.Parallel, size: int):
         self.layout = layout_of(parallel, size)
-        self.rank, self.size, self.row = rank, size, rank // self.layout.tensor
+        self.rank, self.size, self.row_part = rank, size, rank // self.layout.tensor
 
 
 def corpus(examples: int) -> Corpus:
@@ -32,7 +32,7 @@ def seen(
     found: list[int] = []
     for i in batches or range(len(order)):
         for rank in range(0, size, layout_of(parallel, size).tensor):
-            first, last = Rank(rank, parallel, size).part(len(order.plan[i]))
+            first, last = Rank(rank, parallel, size).row_range(len(order.plan[i]))
             found += order.plan[i][first:last].tolist()
     return sorted(found)
 
@@ -58,16 +58,16 @@ def test_a_rank_reads_its_own_rows_alone_and_as_wide_as_the_whole() -> None:
     whole = Loader(lambda n: epoch_of(some, 400, 3, n)).take(0, 0, 2)
     for rank in range(3):
         own = Rank(rank, c.Parallel(), 3)
-        parts = Loader(lambda n: epoch_of(some, 400, 3, n), 0, own.part).take(0, 0, 2)
+        parts = Loader(lambda n: epoch_of(some, 400, 3, n), 0, own.row_range).take(0, 0, 2)
         for batch, part in zip(whole, parts, strict=True):
-            first, last = own.part(batch.count)
+            first, last = own.row_range(batch.count)
             assert part.count == batch.count
             assert part.target.values.tolist() == batch.target.values[first:last].tolist()
 
 
 def test_ranks_that_share_the_heads_read_the_same_rows() -> None:
     parallel = c.Parallel(data=2, shard=3, tensor=2)
-    parts = [Rank(rank, parallel, 12).part(100) for rank in range(12)]
+    parts = [Rank(rank, parallel, 12).row_range(100) for rank in range(12)]
     assert parts[::2] == parts[1::2]
     assert parts[0][0] == 0
     assert parts[-1][1] == 100

@@ -11,7 +11,7 @@ import pytest
 from saccade import config as c
 from saccade.errors import ConfigError
 from saccade.runs.folder import read_config
-from saccade.training.together import require_device
+from saccade.training.launched import require_device
 from tests.distributed.kinds import Together, config_of, together
 from tests.helpers import run_through, weights
 

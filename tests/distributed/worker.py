@@ -22,7 +22,7 @@ from saccade.data.batches import Loader
 from saccade.distributed import world as worlds
 from saccade.distributed.mesh import MeshRanks, layout_of
 from saccade.distributed.parallelize import parallelize
-from saccade.distributed.ranks import whole
+from saccade.distributed.ranks import full_tensor
 from saccade.runs.folder import read_config
 from saccade.setup.prepare import reopen
 from saccade.training.gradients import Gradients
@@ -104,7 +104,7 @@ def _sums(
         asked = c.Parallel(**parallel)
         ranks = MeshRanks(world, layout_of(asked, world.size), device)
         parallelize(network, ranks.mesh, asked, dtype)
-        split = ranks.part
+        split = ranks.row_range
     parameters = list(network.parameters())
     gradients = Gradients(network, parameters, device, dtype, scaler, seed=5)
     if ranks is not None:
@@ -113,9 +113,11 @@ def _sums(
     batches = Loader(lambda n: ready.task.epoch(ready.train, n), 0, split).take(0, 0, count)
     with Counted() as told:
         found = gradients.sum(batches, None, 0.5, 3, Stop())
-    grads = {name: whole(p.grad) for name, p in network.named_parameters() if p.grad is not None}
+    grads = {
+        name: full_tensor(p.grad) for name, p in network.named_parameters() if p.grad is not None
+    }
     norm = float(
-        (ranks or gradients.ranks).norm([p.grad for p in parameters if p.grad is not None])
+        (ranks or gradients.ranks).gradient_norm([p.grad for p in parameters if p.grad is not None])
     )
     return (
         float(found.nll),
@@ -129,7 +131,7 @@ def main() -> None:
     runs, result = Path(sys.argv[1]), Path(sys.argv[2])
     torch.set_num_threads(1)
     world = worlds.World()
-    world.limit(60.0)
+    world.set_timeout(60.0)
     found: dict[str, Any] = {}
     for folder in sorted(path for path in runs.iterdir() if path.is_dir()):
         config = read_config(folder)

@@ -104,7 +104,7 @@ def test_after_many_the_run_goes_back_with_a_lower_rate_and_resuming_does_the_sa
         folder, stop, count = new_folder(config, tmp_path / f"halted-{halt}"), Stop(), 0
         for event in until(None, lambda _, folder=folder, stop=stop: start(config, folder, stop)):
             count += isinstance(event, loop.StepDone)
-            stop.asked |= count >= halt
+            stop.requested |= count >= halt
         list(resume(folder))
         assert same_weights(tmp_path / "straight", folder), halt
 

@@ -52,7 +52,7 @@ def test_the_vectors_of_a_case_are_its_input(name: str) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_gradients_are_those_of_differences(name: str) -> None:
     case = case_of(name)
-    position = len(case.said) - 1
+    position = len(case.outputs) - 1
     (slope,) = gradient(case, case.vectors, position)
     numbers = torch.Generator().manual_seed(1)
     way = torch.randn(slope.shape, generator=numbers)
@@ -71,7 +71,7 @@ def test_integrated_gradients_are_complete_up_to_their_error(name: str) -> None:
     case = case_of(name)
     scores, error = integrated_gradients(case, None)
     with torch.inference_mode():
-        ends = [float(explained(case, some, None)) for some in (case.neutral, case.vectors)]
+        ends = [float(explained(case, some, None)) for some in (case.baseline, case.vectors)]
     assert abs(float(scores.sum()) - (ends[1] - ends[0])) == pytest.approx(error, abs=1e-3)
     assert error <= 0.02 * abs(ends[1] - ends[0]) + 0.02
 
@@ -89,7 +89,7 @@ def test_nothing_counts_for_what_was_said_before_it(name: str) -> None:
 def test_occlusion_is_what_a_position_takes_away() -> None:
     case = case_of("classify transformer")
     hidden = case.vectors[0].clone()
-    hidden[0, 2] = case.neutral[0][0, 2]
+    hidden[0, 2] = case.baseline[0][0, 2]
     with torch.inference_mode():
         less = explained(case, None, None) - explained(case, (hidden,), None)
     assert occlusion(case, None)[2] == pytest.approx(float(less), abs=1e-6)

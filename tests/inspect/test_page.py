@@ -179,6 +179,22 @@ def test_a_table_is_no_picture(tmp_path: Path) -> None:
         draw({"kind": "worst", "examples": []}, tmp_path / "x.png")
 
 
+def test_numbers_that_are_not_finite_are_shown_as_nan(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    common = {"tokens": ["a", "b"], "target": ["x"], "text": "x", "position": None}
+    flow = {"kind": "flow", **common, "inputs": [None, 1.0], "module": None, "states": None}
+    saliency = {
+        "kind": "saliency", **common, "method": "gradient", "scores": [None, -1.0],
+        "explains": "log p", "value": None,
+    }  # fmt: skip
+    node = {"parent": None, "token": "x", "score": None, "fate": "kept", "why": ""}
+    tree = {"kind": "tree", "text": "x", "score": None, "width": 1, "best": 0, "nodes": [node]}
+    for seen in (flow, saliency, tree):
+        assert "nan" in text_of(seen)
+        assert "</html>" in page(seen)
+        draw(seen, tmp_path / "picture.png")
+
+
 def test_a_deep_tree_is_drawn() -> None:
     nodes = [
         {"parent": i - 1 if i else None, "token": "a", "score": -1.0, "fate": "kept", "why": ""}

@@ -235,15 +235,15 @@ def test_a_file_of_pairs_that_is_none_is_said(tmp_path: Path) -> None:
     path = tmp_path / "pairs.tsv"
     path.write_text("g\ta\tb\n")
     with pytest.raises(DataError, match=r"pairs.tsv:1: expected 4 columns \(group, source, better"):
-        read_pairs(str(path), alone=False)
+        read_pairs(str(path), text_only=False)
     path.write_text("group\tbetter\n")
     with pytest.raises(DataError, match="the columns must be source, better and worse"):
-        read_pairs(str(path), alone=False)
+        read_pairs(str(path), text_only=False)
     path.write_text("\n")
     with pytest.raises(DataError, match="holds no pair"):
-        read_pairs(str(path), alone=True)
+        read_pairs(str(path), text_only=True)
     with pytest.raises(DataError, match="no such file"):
-        read_pairs(str(tmp_path / "nothing.tsv"), alone=True)
+        read_pairs(str(tmp_path / "nothing.tsv"), text_only=True)
 
 
 def test_what_is_strange_about_an_output() -> None:

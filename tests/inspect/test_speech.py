@@ -9,7 +9,7 @@ import torch
 import saccade
 from saccade.errors import ConfigError
 from saccade.inspect.command import write
-from saccade.inspect.speech import Heard, draw_speech, hear
+from saccade.inspect.speech import SpeechAlignment, draw_speech, hear
 from saccade.inspect.view import kinds, view
 from saccade.runs.run import Run
 from tests import media
@@ -87,7 +87,10 @@ def test_a_bar_stands_where_a_token_is_said(tmp_path: Path) -> None:
     try:
         Figure.savefig = lambda self, *a, **k: drawn.append(self)  # type: ignore[assignment]
         weights = torch.tensor([[0.9, 0.1, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0], [0.25] * 4])
-        draw_speech(Heard(["a", "b", "<eos>"], weights, 0.04, [(0.0, 0.04), (0.08, 0.16)]), "x.png")
+        draw_speech(
+            SpeechAlignment(["a", "b", "<eos>"], weights, 0.04, [(0.0, 0.04), (0.08, 0.16)]),
+            "x.png",
+        )
     finally:
         Figure.savefig = keep  # type: ignore[method-assign]
     (axes,) = drawn[0].axes

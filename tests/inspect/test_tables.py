@@ -50,7 +50,7 @@ def test_turns_are_those_of_rotary_positions(tmp_path: Path) -> None:
 def test_a_network_without_positions_says_so(tmp_path: Path) -> None:
     run = labelling("classify", tmp_path, "lstm")
     assert "positions" not in kinds(run)
-    with pytest.raises(ConfigError, match="marks no positions"):
+    with pytest.raises(ConfigError, match="no positional encoding"):
         view(run, "", "positions")
     with pytest.raises(ConfigError, match="length 0"):
         view(run, "", "positions", length=0)

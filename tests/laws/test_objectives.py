@@ -17,7 +17,7 @@ from saccade.models.build import build
 from saccade.models.networks import Generator, TokenPredictor, shifted
 from saccade.nn.padded import UNSCORED_ID, Padded, View
 from saccade.tasks import objectives
-from saccade.tasks.objectives import Alphabet, Made, draws_of
+from saccade.tasks.objectives import Sample, VocabInfo, rng_of
 from saccade.tasks.pretrain import batch_of
 from saccade.text import Tokenizer
 from tests.architectures import TRANSFORMER
@@ -26,7 +26,7 @@ TOKENIZER = Tokenizer.train(
     c.Tokenizer(kind="word", size=60, mask=True, sentinels=6),
     [" ".join(f"w{i}" for i in range(40))],
 )
-IDS = Alphabet.of(TOKENIZER)
+IDS = VocabInfo.of(TOKENIZER)
 POSITIONS = ("sinusoidal", "learned", "rotary", "relative")
 OBJECTIVES: dict[str, dict[str, Any]] = {
     "masked": {"kind": "masked", "mask": 1.0, "random": 0.0, "share": 0.3},
@@ -59,14 +59,14 @@ def row_of(seed: int, length: int = LENGTH) -> np.ndarray:
     return row
 
 
-def made_of(kind: str, row: np.ndarray, index: int) -> Made:
+def made_of(kind: str, row: np.ndarray, index: int) -> Sample:
     objective = c.parse(
         {"task": {"kind": "pretrain", "objective": OBJECTIVES[kind], "context": 16,
                   "tokenizer": TOKENIZER.config.model_dump()},
          **{part: {"kind": "per_token"} if part == "head" else TRANSFORMER
             for part in c.OBJECTIVES[kind].parts}}, "test",
     ).task.objective  # fmt: skip
-    return getattr(objectives, kind)(row, draws_of(1, 1, index), objective, IDS)
+    return getattr(objectives, kind)(row, rng_of(1, 1, index), objective, IDS)
 
 
 def logits_of(net: Any, batch: Batch) -> Tensor:
@@ -145,7 +145,7 @@ def test_no_objective_leaks_what_it_asks_for(kind: str) -> None:
 BOTH = ("spans", "denoising")  # an encoder and a decoder
 
 
-def allowed(kind: str, made: Made, again: Made, row: np.ndarray, j: int) -> np.ndarray:
+def allowed(kind: str, made: Sample, again: Sample, row: np.ndarray, j: int) -> np.ndarray:
     """Which targets may see token j of a row, in the words of the papers."""
     if kind in BOTH:  # in the source: all; else what is said after it
         said = made.target[1:]
@@ -158,11 +158,11 @@ def allowed(kind: str, made: Made, again: Made, row: np.ndarray, j: int) -> np.n
         return np.full(len(asked), made.target[j] == UNSCORED_ID)
     if kind == "permuted":
         assert made.view is not None
-        rank = made.view.order[: len(row)]
-        of_targets = made.view.sight[asked] + 1
+        rank = made.view.key_order[: len(row)]
+        of_targets = made.view.query_order[asked] + 1
         return of_targets > rank[j]
     assert made.view is not None
-    order = made.view.order
+    order = made.view.key_order
     if made.target[j] != UNSCORED_ID:  # hidden: nobody
         return np.zeros(len(asked), bool)
     if order.max() == 0:  # both ways

@@ -21,8 +21,8 @@ INSPECTION = (
     Mutation(
         "occlusion hides the position after",
         "saccade/inspect/saliency.py",
-        "hidden[torch.arange(len(places)), places] = empty[0, places]",
-        "hidden[torch.arange(len(places)), places - 1] = empty[0, places]",
+        "occluded[torch.arange(len(places)), places] = blank[0, places]",
+        "occluded[torch.arange(len(places)), places - 1] = blank[0, places]",
         (f"{LAWS}::test_occlusion_is_what_a_position_takes_away",),
     ),
     Mutation(
@@ -49,15 +49,15 @@ INSPECTION = (
     Mutation(
         "the answer of a tree is any node with its last token",
         "saccade/inspect/beams.py",
-        "    for token in tokens:\n        found =",
-        "    for token in tokens[-1:]:\n        found =",
+        "    for token in tokens:\n        same =",
+        "    for token in tokens[-1:]:\n        same =",
         (f"{VIEWS}::test_node_scores_equal_a_rescoring",),
     ),
     Mutation(
         "norms of gradients leave out the cell of an LSTM",
         "saccade/inspect/flow.py",
-        "                total += slope.square().sum(-1)",
-        "                total = slope.square().sum(-1)",
+        "                total += grad.square().sum(-1)",
+        "                total = grad.square().sum(-1)",
         (f"{FLOW}::test_the_norms_are_those_of_the_jacobians",),
     ),
     Mutation(
@@ -84,7 +84,7 @@ INSPECTION = (
     Mutation(
         "curves of a resumed run keep what was done twice",
         "saccade/inspect/curves.py",
-        'steps = [one for one in steps if (one["step"] or 0) <= start]',
+        'steps = [event for event in steps if (event["step"] or 0) <= start]',
         "pass",
         (f"{RUNS}::test_curves_of_a_run_on_its_way_are_those_so_far",),
     ),

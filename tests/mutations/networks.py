@@ -88,8 +88,8 @@ NN = (
     Mutation(
         "products: the gradient of a bias is a mean",
         "saccade/nn/products.py",
-        "slope.sum(0) if of_bias",
-        "slope.mean(0) if of_bias",
+        "d_y.sum(0) if of_bias",
+        "d_y.mean(0) if of_bias",
         ("tests/nn/test_products.py",),
     ),
     Mutation(
@@ -102,8 +102,8 @@ NN = (
     Mutation(
         "recurrent: rows are not turned round within their length",
         "saccade/nn/recurrent.py",
-        "turned = torch.where(real, end - places, places)",
-        "turned = torch.where(real, end - places, places) * 0 + places.flip(0)[:, None].mT",
+        "mirrored = torch.where(real, end - positions, positions)",
+        "mirrored = torch.where(real, end - positions, positions) * 0 + positions.flip(0)[None]",
         (f"{LAWS}::test_an_encoder_does_not_see_its_padding",),
     ),
     Mutation(
@@ -116,7 +116,7 @@ NN = (
     Mutation(
         "probe: half precision is taken for any gain",
         "saccade/training/probe.py",
-        'half = HALF_GAIN if way.precision != "fp32" else 1.0',
+        'half = HALF_GAIN if mode.precision != "fp32" else 1.0',
         "half = 1.0",
         ("tests/training/test_probe.py",),
     ),
@@ -284,7 +284,7 @@ NN = (
     Mutation(
         "loss: smoothing has no part in the gradient",
         "saccade/nn/loss.py",
-        "d_weight -= each * summed",
+        "d_weight -= share * summed",
         "pass",
         (PARITY,),
     ),
@@ -298,8 +298,8 @@ NN = (
     Mutation(
         "loss: a position too many is counted",
         "saccade/nn/loss.py",
-        "return Loss(*found, targets.numel())",
-        "return Loss(*found, targets.numel() + 1)",
+        "return Loss(*sums, targets.numel())",
+        "return Loss(*sums, targets.numel() + 1)",
         (NETWORKS,),
     ),
     Mutation(

@@ -19,14 +19,14 @@ NUMBERS = (
     Mutation(
         "distributions: a missing number is the mean",
         "saccade/nn/distributions.py",
-        "total = density.where(there, 0.0).sum(-1)",
+        "total = density.where(known, 0.0).sum(-1)",
         "total = density.sum(-1)",
         (f"{DISTRIBUTIONS}::test_a_missing_number_is_summed_over",),
     ),
     Mutation(
         "distributions: binary numbers stand behind the others",
         "saccade/nn/distributions.py",
-        "self.order = [places.index(i) for i in range(size)]",
+        "self.order = [joined.index(i) for i in range(size)]",
         "self.order = list(range(size))",
         (DISTRIBUTIONS,),
     ),

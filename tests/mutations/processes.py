@@ -10,7 +10,7 @@ PROCESSES = (
     Mutation(
         "layouts: ranks that share heads read other rows",
         "saccade/distributed/mesh.py",
-        "-(-rows * i // self.layout.rows) for i in (self.row, self.row + 1)",
+        "-(-rows * i // self.layout.rows) for i in (self.row_part, self.row_part + 1)",
         "rows * i // self.size for i in (self.rank, self.rank + 1)",
         (f"{ASSIGNMENT}::test_ranks_that_share_the_heads_read_the_same_rows",),
     ),
@@ -24,8 +24,8 @@ PROCESSES = (
     Mutation(
         "layouts: what heads in parts read has the gradient of one part",
         "saccade/distributed/tensor.py",
-        "return whole.to_local(grad_placements=SUMMED)\n\n\ndef summed",
-        "return whole.to_local()\n\n\ndef summed",
+        "return full.to_local(grad_placements=SUMMED)\n\n\ndef summed",
+        "return full.to_local()\n\n\ndef summed",
         (f"{LAYOUTS}::test_two_processes_compute_what_one_does",),
     ),
     Mutation(

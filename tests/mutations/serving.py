@@ -33,7 +33,7 @@ SERVING = (
     Mutation(
         "serve: what nobody waits for is computed",
         "saccade/serve/engine.py",
-        "return bool(_gone[self.slot]) or monotonic() > self.deadline",
+        "return bool(_flags[self.slot]) or monotonic() > self.deadline",
         "return False",
         (ENGINE,),
     ),
@@ -54,7 +54,7 @@ SERVING = (
     Mutation(
         "serve: media may be paths",
         "saccade/serve/served.py",
-        'if text[:1] != "[" and not text.startswith(_own_folder()):',
+        'if text[:1] != "[" and not text.startswith(_temporary_folder()):',
         "if False:",
         (NATIVE,),
     ),
@@ -68,8 +68,8 @@ SERVING = (
     Mutation(
         "serve: the key is not looked at",
         "saccade/serve/security.py",
-        "if own and not hmac.compare_digest",
-        "if not own and not hmac.compare_digest",
+        "if expected and not hmac.compare_digest",
+        "if not expected and not hmac.compare_digest",
         (SECURITY,),
     ),
     Mutation(

@@ -24,7 +24,7 @@ TRAINING = (
     Mutation(
         "start: what is taken over learns, frozen or not",
         "saccade/training/tune.py",
-        "parameter.requires_grad_(learns[name])",
+        "parameter.requires_grad_(trainable[name])",
         "parameter.requires_grad_(True)",
         (f"{START}::test_what_is_frozen_stays_to_the_last_bit_and_costs_nothing",),
     ),
@@ -66,8 +66,8 @@ TRAINING = (
     Mutation(
         "step: the network does not hear of progress",
         "saccade/training/gradients.py",
-        "network(some, state, progress)",
-        "network(some, state)",
+        "network(rows, state, progress)",
+        "network(rows, state)",
         (STEP,),
     ),
     Mutation(
@@ -94,8 +94,8 @@ TRAINING = (
     Mutation(
         "step: slices draw anew",
         "saccade/training/gradients.py",
-        "set_random_state(before, self.device)\n            some",
-        "some",
+        "set_random_state(before, self.device)\n            state",
+        "state",
         (STEP,),
     ),
     Mutation(

@@ -19,7 +19,7 @@ WORDS = (
     Mutation(
         "word2vec: a word is its own context",
         "saccade/nn/word2vec.py",
-        "(inside & (away != 0)).to(dtype)",
+        "(inside & (offset != 0)).to(dtype)",
         "inside.to(dtype)",
         (WORD2VEC,),
     ),
@@ -38,10 +38,10 @@ WORDS = (
         (NEIGHBOURHOODS,),
     ),
     Mutation(
-        "word2vec: all slopes of a step are taken at the same place",
+        "word2vec: all gradients of a step are computed at the same point",
         "saccade/nn/word2vec.py",
-        "given = _rows(x.values, at_x), _rows(y.values, at_y)",
-        "given = _rows(inputs, read[rows][part]), _rows(outputs, said[rows][part])",
+        "vectors = _rows(x.values, at_x), _rows(y.values, at_y)",
+        "vectors = _rows(inputs, x_ids[rows][part]), _rows(outputs, y_ids[rows][part])",
         (WORD2VEC,),
     ),
     Mutation(
@@ -49,7 +49,7 @@ WORDS = (
         "saccade/nn/word2vec.py",
         "by *= (limit / times).clamp_(max=1.0)[index, None]",
         "by *= 1.0",
-        (f"{WORD2VEC}::test_a_row_that_comes_often_in_a_part_moves_by_so_many_slopes_at_most",),
+        (f"{WORD2VEC}::test_a_row_is_updated_by_fewer_gradients_the_smaller_the_vocabulary",),
     ),
     Mutation(
         "copying: the padding of a source is copied, too",

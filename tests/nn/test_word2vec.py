@@ -115,7 +115,7 @@ def test_a_step_is_many_steps_of_sgd_in_two_lanes(  # type: ignore[no-untyped-de
     assert float(found.detach()) == pytest.approx(lost, rel=1e-9)
 
 
-def test_only_rows_that_were_read_have_a_slope() -> None:
+def test_only_rows_that_were_read_have_a_gradient() -> None:
     some = blocks(many=1, w=2, r=1, noise=2)
     u, v = tables()
     skipgram_loss(u, v, some, 0.1).backward()
@@ -125,16 +125,16 @@ def test_only_rows_that_were_read_have_a_slope() -> None:
 
 
 @pytest.mark.parametrize(
-    ("others", "most"), [(0, word2vec.LEAST_SLOPES), (5000, word2vec.MOST_SLOPES)]
+    ("others", "most"), [(0, word2vec.MIN_GRADIENTS), (5000, word2vec.MAX_GRADIENTS)]
 )
-def test_a_row_with_many_slopes_moves_by_fewer_the_smaller_the_vocabulary(
+def test_a_row_is_updated_by_fewer_gradients_the_smaller_the_vocabulary(
     others: int, most: float
 ) -> None:
     often = torch.tensor([[0] * 100 + [1] * 3 + [2] * 97])
     rare = torch.arange(3, 3 + others).view(1, -1)
-    moved = word2vec._Moved(torch.zeros(3 + others, 2), torch.cat([often, rare], 1))
-    moved.move(moved.index, torch.ones(1, 200 + others, 2))
+    rows = word2vec._UpdatedRows(torch.zeros(3 + others, 2), torch.cat([often, rare], 1))
+    rows.update(rows.index, torch.ones(1, 200 + others, 2))
     expected = torch.ones(3 + others, 2)
     expected[:3] = torch.tensor([[most], [3.0], [most]])
-    torch.testing.assert_close(moved.values, expected)
-    assert moved.rows.tolist() == list(range(3 + others))
+    torch.testing.assert_close(rows.values, expected)
+    assert rows.rows.tolist() == list(range(3 + others))

@@ -65,7 +65,7 @@ def engine() -> Iterator[Engine]:
     engine.close()
 
 
-def work(model: Echo, *texts: str, key: object = 1, **more: Any) -> Predict:
+def job(model: Echo, *texts: str, key: object = 1, **more: Any) -> Predict:
     queries = [Query((text,), i) for i, text in enumerate(texts)]
     return Predict(
         model=model, key=key, queries=queries, sizes=[1] * len(texts), request=REQUEST,
@@ -74,10 +74,10 @@ def work(model: Echo, *texts: str, key: object = 1, **more: Any) -> Predict:
 
 
 def held(engine: Engine, model: Echo) -> Predict:
-    """Work that holds the worker until the gate is opened."""
+    """A job that holds the worker until the gate is opened."""
     model.gate.clear()
     model.begun.clear()
-    first = work(model, "first")
+    first = job(model, "first")
     engine.submit(first)
     assert model.begun.wait(5)
     return first
@@ -90,7 +90,7 @@ def texts(one: Predict) -> list[str]:
 def test_a_lone_request_does_not_wait_for_others(engine: Engine) -> None:
     model = Echo()
     begun = monotonic()
-    one = work(model, "a")
+    one = job(model, "a")
     engine.submit(one)
     assert texts(one) == ["A"]
     assert monotonic() - begun < 1.0
@@ -99,8 +99,8 @@ def test_a_lone_request_does_not_wait_for_others(engine: Engine) -> None:
 def test_what_waits_and_is_alike_is_one_batch_within_the_budget(engine: Engine) -> None:
     model = Echo(tokens=3)
     first = held(engine, model)
-    asked = [work(model, text) for text in "abcde"]
-    other = work(model, "other", key=2)
+    asked = [job(model, text) for text in "abcde"]
+    other = job(model, "other", key=2)
     for one in (*asked[:2], other, *asked[2:]):
         engine.submit(one)
     model.gate.set()
@@ -113,7 +113,7 @@ def test_what_waits_and_is_alike_is_one_batch_within_the_budget(engine: Engine) 
 def test_a_request_with_many_inputs_takes_turns_with_others(engine: Engine) -> None:
     model = Echo(tokens=2)
     held(engine, model)
-    large, small = work(model, *"abcdef"), work(model, "x", key=2)
+    large, small = job(model, *"abcdef"), job(model, "x", key=2)
     engine.submit(large)
     engine.submit(small)
     model.gate.set()
@@ -125,7 +125,7 @@ def test_a_request_with_many_inputs_takes_turns_with_others(engine: Engine) -> N
 def test_the_mistake_of_one_is_not_anothers(engine: Engine) -> None:
     model = Echo()
     held(engine, model)
-    good, bad = work(model, "good"), work(model, "bad")
+    good, bad = job(model, "good"), job(model, "bad")
     engine.submit(good)
     engine.submit(bad)
     model.gate.set()
@@ -138,11 +138,11 @@ def test_the_mistake_of_one_is_not_anothers(engine: Engine) -> None:
 def test_a_full_queue_refuses_and_says_when_to_come_again(engine: Engine) -> None:
     model = Echo()
     held(engine, model)
-    waiting = [work(model, "a") for _ in range(8)]
+    waiting = [job(model, "a") for _ in range(8)]
     for one in waiting:
         engine.submit(one)
     with pytest.raises(RequestError) as caught:
-        engine.submit(work(model, "b"))
+        engine.submit(job(model, "b"))
     assert caught.value.status == 429
     assert caught.value.retry_after >= 1
     model.gate.set()
@@ -152,13 +152,13 @@ def test_a_full_queue_refuses_and_says_when_to_come_again(engine: Engine) -> Non
 def test_the_queue_is_bounded_by_tokens_too(engine: Engine) -> None:
     model = Echo()
     held(engine, model)
-    large = work(model, *"a" * 90)
+    large = job(model, *"a" * 90)
     engine.submit(large)
     with pytest.raises(RequestError) as caught:
-        engine.submit(work(model, *"b" * 20))
+        engine.submit(job(model, *"b" * 20))
     assert caught.value.status == 429
     with pytest.raises(RequestError) as caught:
-        engine.submit(work(model, *"b" * 101))
+        engine.submit(job(model, *"b" * 101))
     assert caught.value.status == 413
     model.gate.set()
     assert len(texts(large)) == 90
@@ -168,10 +168,10 @@ def test_the_queue_is_bounded_by_tokens_too(engine: Engine) -> None:
 def test_what_nobody_waits_for_is_not_begun(engine: Engine) -> None:
     model = Echo()
     held(engine, model)
-    gone, kept = work(model, "gone"), work(model, "kept")
+    gone, kept = job(model, "gone"), job(model, "kept")
     engine.submit(gone)
     engine.submit(kept)
-    gone.abandon()
+    gone.cancel()
     model.gate.set()
     assert texts(kept) == ["KEPT"]
     assert ["gone"] not in model.batches
@@ -182,12 +182,12 @@ def test_a_request_that_ends_between_its_batches_leaves_the_queue_as_it_was(engi
     """One client goes away, and another input is wrong, after the first of their batches."""
     for spoil in ("gone", "bad"):
         model = Echo(tokens=2)
-        large = work(model, "a", "b", *(["bad"] if spoil == "bad" else []), "c", "d", "e", "f")
+        large = job(model, "a", "b", *(["bad"] if spoil == "bad" else []), "c", "d", "e", "f")
         model.gate.clear()
         engine.submit(large)
         assert model.begun.wait(5)
         if spoil == "gone":
-            large.abandon()
+            large.cancel()
         model.gate.set()
         with pytest.raises(RequestError):
             large.future.result(5)
@@ -207,16 +207,16 @@ def test_streams_beyond_the_budget_do_not_join_a_large_one(engine: Engine) -> No
     engine.submit(large)
     engine.submit(small)
     with engine._changed:
-        assert engine._gather() == [(large, 4)]
+        assert engine._next_batch() == [(large, 4)]
         assert list(engine.waiting) == [small]
-    small.abandon()
+    small.cancel()
     model.gate.set()
 
 
 def test_past_its_deadline_a_request_fails_with_504(engine: Engine) -> None:
     model = Echo()
     held(engine, model)
-    late = work(model, "late", seconds=0.05)
+    late = job(model, "late", seconds=0.05)
     engine.submit(late)
     sleep(0.1)
     model.gate.set()
@@ -229,13 +229,13 @@ def test_past_its_deadline_a_request_fails_with_504(engine: Engine) -> None:
 def test_a_closed_engine_finishes_what_it_accepted() -> None:
     engine, model = Engine(8, 100), Echo()
     held(engine, model)
-    last = work(model, "last")
+    last = job(model, "last")
     engine.submit(last)
     threading.Timer(0.05, model.gate.set).start()
     engine.close()
     assert texts(last) == ["LAST"]
     with pytest.raises(RequestError) as caught:
-        engine.submit(work(model, "more"))
+        engine.submit(job(model, "more"))
     assert caught.value.status == 503
 
 
@@ -257,7 +257,7 @@ def wait_for_end(got: list[Any]) -> None:
 def test_texts_come_token_by_token_and_batches_go_on_between(engine: Engine) -> None:
     model, got = Echo(), list[Any]()
     engine.submit(stream(model, "streamed text", got))
-    between = work(model, "between")
+    between = job(model, "between")
     engine.submit(between)
     assert texts(between) == ["BETWEEN"]
     assert not got or got[-1] is not None  # the text goes on
@@ -280,17 +280,17 @@ def test_streams_of_one_length_go_on_together(engine: Engine) -> None:
     assert ["o"] in model.batches
 
 
-def test_a_stream_that_is_abandoned_ends_at_the_next_token(engine: Engine) -> None:
+def test_a_stream_that_is_cancelled_ends_at_the_next_token(engine: Engine) -> None:
     model, got = Echo(), list[Any]()
     one = stream(model, "x" * 90, got)
     engine.submit(one)
     while len(got) < 3:
         sleep(0.001)
-    one.abandon()
+    one.cancel()
     seen = len(model.batches)
     sleep(0.1)
     assert len(model.batches) <= seen + 2
-    assert not engine.walks
+    assert not engine.stream_batches
 
 
 def test_a_stream_that_cannot_begin_fails_alone(engine: Engine) -> None:

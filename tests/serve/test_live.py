@@ -189,7 +189,7 @@ def test_a_client_that_goes_away_stops_its_work(live: tuple[Service, int]) -> No
         service.engine.submit(call)
         call.future.result(5)
         assert monotonic() - begun < 1.5, path  # whole, it would have taken seconds
-        until(lambda: not service.engine.walks, 5.0)
+        until(lambda: not service.engine.stream_batches, 5.0)
 
 
 def test_past_the_deadline_the_answer_is_504(runs: dict[str, Run], load: Any) -> None:

@@ -6,12 +6,12 @@ import pytest
 from saccade import config as c
 from saccade.nn.padded import UNSCORED_ID, UNSEEN
 from saccade.tasks.objectives import (
-    Alphabet,
+    VocabInfo,
     denoising,
-    draws_of,
     masked,
     pair_of,
     permuted,
+    rng_of,
     spans,
     unilm,
 )
@@ -20,7 +20,7 @@ from saccade.text import Tokenizer
 
 SETTINGS = c.Tokenizer(kind="bpe", size=80, mask=True, sentinels=30)
 TOKENIZER = Tokenizer.train(SETTINGS, ["abba cad abba dab"] * 3)
-IDS = Alphabet.of(TOKENIZER)
+IDS = VocabInfo.of(TOKENIZER)
 MASK = TOKENIZER.specials.mask
 
 
@@ -33,7 +33,7 @@ def test_of_masked_tokens_80_percent_are_mask_10_others_and_10_as_they_were() ->
     row = np.random.default_rng(1).choice(IDS.plain, 1000)
     counts = np.zeros(3)
     for index in range(100):
-        made = masked(row, draws_of(1, 1, index), c.Masked(), IDS)
+        made = masked(row, rng_of(1, 1, index), c.Masked(), IDS)
         asked = made.target != UNSCORED_ID
         assert asked.sum() == 150
         assert (made.target[asked] == row[asked]).all()
@@ -49,7 +49,7 @@ def test_of_masked_tokens_80_percent_are_mask_10_others_and_10_as_they_were() ->
 def test_specials_are_never_asked_for() -> None:
     row = row_of("abba cad", "dab", "xyz")  # with <eos> and <unk>
     for index in range(50):
-        made = masked(row, draws_of(1, 1, index), c.Masked(share=0.9), IDS)
+        made = masked(row, rng_of(1, 1, index), c.Masked(share=0.9), IDS)
         special = IDS.special[row]
         assert (made.target[special] == UNSCORED_ID).all()
         assert (made.source[special] == row[special]).all()
@@ -62,7 +62,7 @@ def test_whole_words_are_hidden_whole() -> None:
     assert words.max() + 1 == 6 + 2  # with an <eos> each
     for index in range(50):
         objective = c.Masked(share=0.4, whole_words=True)
-        made = masked(row, draws_of(1, 1, index), objective, IDS)
+        made = masked(row, rng_of(1, 1, index), objective, IDS)
         asked = made.target != UNSCORED_ID
         assert asked.any()
         assert set(words[asked]).isdisjoint(words[~asked])
@@ -73,18 +73,18 @@ def test_words_are_told_apart_by_every_tokenizer(kind: str) -> None:
     texts = ["abba cad abba dab"]
     tokenizer = Tokenizer.train(c.Tokenizer(kind=kind, size=300, mask=True), texts * 5)
     ids = np.array([*tokenizer.encode(texts)[0], tokenizer.specials.eos])
-    words = Alphabet.of(tokenizer).words(ids)
+    words = VocabInfo.of(tokenizer).words(ids)
     pieces = [ids[words == n].tolist() for n in range(words.max() + 1)]
     assert [tokenizer.decode([one])[0].strip() for one in pieces] == [*texts[0].split(), ""]
 
 
 def test_masks_are_those_of_seed_epoch_and_index() -> None:
     row = np.random.default_rng(1).choice(IDS.plain, 60)
-    one = masked(row, draws_of(1, 2, 3), c.Masked(), IDS)
-    same = masked(row, draws_of(1, 2, 3), c.Masked(), IDS)
+    one = masked(row, rng_of(1, 2, 3), c.Masked(), IDS)
+    same = masked(row, rng_of(1, 2, 3), c.Masked(), IDS)
     assert (one.source == same.source).all()
     for other in ((2, 2, 3), (1, 3, 3), (1, 2, 4)):
-        assert (masked(row, draws_of(*other), c.Masked(), IDS).target != one.target).any()
+        assert (masked(row, rng_of(*other), c.Masked(), IDS).target != one.target).any()
 
 
 def test_rows_are_whole_lines_that_fit_and_lose_nothing() -> None:
@@ -133,7 +133,7 @@ def test_a_pair_is_two_texts_that_follow_each_other_half_of_the_time() -> None:
     row, other = long_row(100), long_row(400)[200:300]
     labels = []
     for index in range(200):
-        pair, label = pair_of(row, other, 100, draws_of(1, 1, index), IDS)
+        pair, label = pair_of(row, other, 100, rng_of(1, 1, index), IDS)
         labels.append(label)
         assert pair[0] == BOS
         assert pair[-1] == EOS
@@ -150,10 +150,10 @@ def test_a_pair_is_two_texts_that_follow_each_other_half_of_the_time() -> None:
 def test_unilm_reads_a_third_each_both_ways_left_to_right_and_after_a_prefix() -> None:
     row, found = long_row(60), {"both": 0, "left": 0, "prefix": 0}
     for index in range(300):
-        view = unilm(row, draws_of(1, 1, index), c.Unilm(), IDS).view
+        view = unilm(row, rng_of(1, 1, index), c.Unilm(), IDS).view
         assert view is not None
-        seen = view.order[None, :] <= view.sight[:, None]
-        prefix = int((view.order == 0).sum())
+        seen = view.key_order[None, :] <= view.query_order[:, None]
+        prefix = int((view.key_order == 0).sum())
         expected = np.tri(60, dtype=bool)
         expected[:, :prefix] = True
         assert (seen == expected).all()
@@ -164,7 +164,7 @@ def test_unilm_reads_a_third_each_both_ways_left_to_right_and_after_a_prefix() -
 
 def test_permuted_asks_for_a_sixth_each_after_all_before_it_in_the_order() -> None:
     row = long_row(120)
-    made = permuted(row, draws_of(1, 1, 1), c.Permuted(), IDS)
+    made = permuted(row, rng_of(1, 1, 1), c.Permuted(), IDS)
     count = round(0.167 * (~IDS.special[row]).sum())
     assert len(made.source) == len(made.target) == 120 + count
     assert (made.source[:120] == row).all()
@@ -185,7 +185,7 @@ def test_spans_hide_15_percent_in_spans_of_three_and_the_target_has_all_that_is_
     row, lengths = long_row(100), []
     text = np.where(row[:-1] == EOS, SEP, row[:-1])
     for index in range(50):
-        made = spans(row, draws_of(1, 1, index), c.Spans(), IDS)
+        made = spans(row, rng_of(1, 1, index), c.Spans(), IDS)
         assert made.source[-1] == EOS
         assert (made.target[0], made.target[-1]) == (BOS, EOS)
         said: dict[int, list[int]] = {}
@@ -206,7 +206,7 @@ def test_denoising_hides_30_percent_behind_one_mask_a_span_and_says_the_row_as_i
     row, hidden, masks = long_row(200), [], []
     text = np.where(row[:-1] == EOS, SEP, row[:-1])
     for index in range(50):
-        made = denoising(row, draws_of(1, 1, index), c.Denoising(shuffle=False), IDS)
+        made = denoising(row, rng_of(1, 1, index), c.Denoising(shuffle=False), IDS)
         assert made.target.tolist() == [BOS, *text, EOS]
         source = made.source[:-1]
         masks.append((source == MASK).sum())
@@ -221,7 +221,7 @@ def test_denoising_hides_30_percent_behind_one_mask_a_span_and_says_the_row_as_i
 def test_denoising_shuffles_lines_and_deletes_tokens() -> None:
     row = long_row(100)
     plain = c.Denoising(share=0.0)
-    made = denoising(row, draws_of(1, 1, 1), plain, IDS)
+    made = denoising(row, rng_of(1, 1, 1), plain, IDS)
     lines = [row[i : i + 19].tolist() for i in range(0, 100, 20)]
     parts = [part.tolist() for part in np.split(made.source, np.flatnonzero(made.source == SEP))]
     mixed = [part[1:] if part[0] == SEP else part for part in parts]
@@ -229,7 +229,7 @@ def test_denoising_shuffles_lines_and_deletes_tokens() -> None:
     assert sorted(mixed) == sorted(lines)
     assert mixed != lines
     few = c.Denoising(share=0.0, shuffle=False, delete=0.3)
-    lengths = [len(denoising(row, draws_of(1, 1, i), few, IDS).source) - 1 for i in range(100)]
+    lengths = [len(denoising(row, rng_of(1, 1, i), few, IDS).source) - 1 for i in range(100)]
     assert np.mean(lengths) / 99 == pytest.approx(0.7, abs=0.03)
 
 
@@ -241,6 +241,6 @@ def test_short_rows_break_no_objective(text: str) -> None:
         (spans, c.Spans()), (denoising, c.Denoising()),
     ):  # fmt: skip
         for index in range(5):
-            made = function(row, draws_of(1, 1, index), objective, IDS)  # type: ignore[operator]
+            made = function(row, rng_of(1, 1, index), objective, IDS)  # type: ignore[operator]
             assert len(made.source)
-    pair_of(row, row, 10, draws_of(1, 1, 1), IDS)
+    pair_of(row, row, 10, rng_of(1, 1, 1), IDS)

@@ -75,17 +75,17 @@ def test_what_is_measured_on_never_changes_and_training_rows_do_unless_told(
     ready = prepare(config, tmp_path)
     task = ready.task
     assert isinstance(task, Fill)
-    first, again = (task.measured_rows(ready.dev.tokens)[0] for _ in range(2))
+    first, again = (task.dev_rows(ready.dev.tokens)[0] for _ in range(2))
     assert (first.sources[0].values == again.sources[0].values).all()
     epochs = [task.epoch(ready.train, n) for n in range(2)]
-    rows = [epoch.make(epoch, 3) for epoch in epochs]
+    rows = [epoch.sample(epoch, 3) for epoch in epochs]
     assert rows[0].target.tolist() != rows[1].target.tolist()
     still = config.task.model_copy(
         update={"objective": config.task.objective.model_copy(update={"dynamic": False})}
     )
     task = Fill(config.model_copy(update={"task": still}), task.target)
     epochs = [task.epoch(ready.train, n) for n in range(2)]
-    rows = [epoch.make(epoch, 3) for epoch in epochs]
+    rows = [epoch.sample(epoch, 3) for epoch in epochs]
     assert rows[0].target.tolist() == rows[1].target.tolist()
     assert (epochs[0].order != epochs[1].order).any()
     assert sorted(epochs[0].order) == list(range(len(epochs[0].bounds) - 1))
@@ -195,6 +195,14 @@ def test_fill_prints_the_text_with_what_was_missing(
         [best.score, *(score for _, score in best.others)], abs=1e-4
     )
     assert all(text.startswith("a ") and text.endswith(" b") for _, text in lines)
+
+
+def test_a_text_without_known_words_has_no_tokens_to_look_at(tmp_path: Path) -> None:
+    run_through(settings("masked", tmp_path, steps=2), tmp_path / "run")
+    run = saccade.load(tmp_path / "run")
+    assert len(view(run, "w1 unheard", "tokens")["tokens"]) == 1
+    with pytest.raises(DataError, match="the vocabulary has no token of this text"):
+        view(run, "unheard", "tokens")
 
 
 def test_a_run_that_never_filled_in_says_so(tmp_path: Path) -> None:

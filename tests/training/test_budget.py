@@ -14,7 +14,7 @@ from saccade.tasks.task import Evaluation, result_of
 from saccade.training import budget
 from saccade.training.budget import Budget, affordable, reported
 from saccade.training.events import Changed, Evaluated, Evaluating, Finished, Noticed
-from saccade.training.loop import Rise
+from saccade.training.loop import Overfitting
 from saccade.training.report import following, sentence, show, status
 from saccade.training.session import new_folder, resume, start
 from saccade.training.stop import Interrupted, Stop
@@ -61,7 +61,7 @@ def test_an_evaluation_takes_its_share_of_the_budget(
     time = Budget(config_of(tmp_path, minutes=5.0), 0.0, most)
     for _ in range(3):
         began = clock.now
-        found = end_of(time.on_the_way(most, lambda n: clock.evaluation(n, each)))
+        found = end_of(time.intermediate_evaluation(most, lambda n: clock.evaluation(n, each)))
         allowed = budget.EVALUATION_SHARE * 300
         assert clock.now - began <= allowed * 1.3  # with what was measured to find the size
         assert found.examples == most or found.examples * each > 0.25 * allowed
@@ -104,21 +104,23 @@ def test_progress_never_goes_back(clock: Clock, tmp_path: Path) -> None:
     time = Budget(config_of(tmp_path, minutes=1.0), 0.0, 100)
     clock.now += 55.0
     assert time.progress(time.seconds()) >= 1.0
-    end_of(time.on_the_way(100, lambda n: clock.evaluation(n, 0.0001)))
+    end_of(time.intermediate_evaluation(100, lambda n: clock.evaluation(n, 0.0001)))
     assert time.progress(time.seconds()) >= 1.0
 
 
 def test_an_evaluation_for_which_there_is_no_time_is_left_out(clock: Clock, tmp_path: Path) -> None:
     time = Budget(config_of(tmp_path, minutes=0.1), 0.0, 100)
-    assert end_of(time.on_the_way(100, lambda n: clock.evaluation(n, 10.0))) is None
+    assert end_of(time.intermediate_evaluation(100, lambda n: clock.evaluation(n, 10.0))) is None
     assert clock.now < 100 + 2 * 10.0
     clock.now += 6.0  # the budget is over
     began = clock.now
-    assert end_of(time.on_the_way(100, lambda n: clock.evaluation(n, 0.001))) is None
+    assert end_of(time.intermediate_evaluation(100, lambda n: clock.evaluation(n, 0.001))) is None
     assert clock.now == began
-    found = end_of(time.at_the_end(lambda n: clock.evaluation(n, 0.1)))  # it has some in any case
+    found = end_of(
+        time.final_evaluation(lambda n: clock.evaluation(n, 0.1))
+    )  # it has some in any case
     assert 4 <= found.examples <= 60
-    assert clock.now - began <= 2 * budget.LAST_SECONDS
+    assert clock.now - began <= 2 * budget.FINAL_SECONDS
 
 
 def test_steps_end_early_enough_for_the_evaluations_after_them(
@@ -131,11 +133,11 @@ def test_steps_end_early_enough_for_the_evaluations_after_them(
 
         time = Budget(config_of(tmp_path, minutes=5.0), 0.0, 1000)
         began, time.step = clock.now, 0.25
-        end_of(time.on_the_way(200, work))
+        end_of(time.intermediate_evaluation(200, work))
         while time.progress(time.seconds()) < 1.0:
             clock.now += 0.25
-        end_of(time.on_the_way(200, work))
-        end_of(time.at_the_end(work))
+        end_of(time.intermediate_evaluation(200, work))
+        end_of(time.final_evaluation(work))
         assert 270 <= clock.now - began <= 330
 
 
@@ -143,7 +145,7 @@ def test_without_minutes_all_is_measured(clock: Clock, tmp_path: Path) -> None:
     time = Budget(config_of(tmp_path), 0.0, 50)
     assert time.progress(10**6) == 0.0
     assert time.allows_another()
-    for run in (time.at_the_end, lambda evaluate: time.on_the_way(50, evaluate)):
+    for run in (time.final_evaluation, lambda evaluate: time.intermediate_evaluation(50, evaluate)):
         assert end_of(run(lambda n: clock.evaluation(n, 10**4))).examples == 50
 
 
@@ -151,7 +153,7 @@ def test_evaluations_that_take_most_of_the_time_are_fewer(clock: Clock, tmp_path
     time = Budget(config_of(tmp_path, minutes=5.0), 0.0, 100)
     clock.now += 10.0
     assert time.allows_another()
-    end_of(time.on_the_way(100, lambda n: clock.evaluation(n, 0.1)))
+    end_of(time.intermediate_evaluation(100, lambda n: clock.evaluation(n, 0.1)))
     assert not time.allows_another()
     clock.now += 60.0
     assert time.allows_another()
@@ -188,7 +190,7 @@ def test_a_run_says_and_records_how_much_was_measured(
         return (yield from real(self, network, corpus, examples, quick))
 
     monkeypatch.setattr(Tag, "evaluating", slow)
-    monkeypatch.setattr(budget, "LAST_SECONDS", 0.2)
+    monkeypatch.setattr(budget, "FINAL_SECONDS", 0.2)
     monkeypatch.setattr(budget, "PROGRESS_SECONDS", 0.0)
     config = config_of(tmp_path, steps=10**6, minutes=0.02, patience=10**6, evaluate_every=10)
     folder = new_folder(config, tmp_path / "run")
@@ -220,7 +222,7 @@ def test_an_evaluation_that_ran_out_of_time_gives_the_weights_back(tmp_path: Pat
     assert all(torch.equal(before[name], after[name]) for name in before)
     assert trainer.doing is None
     stop = Stop()
-    stop.asked = True
+    stop.requested = True
     with pytest.raises(Interrupted):
         result_of(trainer.evaluating(ready.dev, list(ready.dev_examples), stop))
     assert all(torch.equal(before[name], after[name]) for name in before)
@@ -260,13 +262,15 @@ def test_a_dev_loss_that_rises_is_said_once(tmp_path: Path) -> None:
     config = config_of(tmp_path)
     ready = prepare(config, tmp_path)
     trainer = Trainer(ready.task, ready.task.build(), tmp_path)
-    rise, said = Rise(trainer), []
+    overfitting, said = Overfitting(trainer), []
     dev = [2.0, 1.0, 1.2, 1.3, 1.05, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7, 0.9, 1.2, 1.3, 1.4]
     for step, loss in enumerate(dev):
         nll = torch.tensor(10 / (step + 1))
-        rise.add(StepResult(nll, 10, nll, 0.1, True, 0.5, False))
+        overfitting.add(StepResult(nll, 10, nll, 0.1, True, 0.5, False))
         trainer.at.step = step
-        said += [(step, e.text) for e in rise.after(Evaluated(step, {"loss": loss}, False, 1.0))]
+        said += [
+            (step, e.text) for e in overfitting.check(Evaluated(step, {"loss": loss}, False, 1.0))
+        ]
     ((step, text),) = said
     assert step == 7  # the third in a row
     assert "has risen from 1.000 to 1.400, and in training it fell from 0.500 to 0.125" in text
@@ -276,23 +280,23 @@ def test_a_dev_loss_that_rises_is_said_once(tmp_path: Path) -> None:
 def test_a_loss_below_0_rises_as_one_above(tmp_path: Path) -> None:
     ready = prepare(config_of(tmp_path), tmp_path)
     trainer = Trainer(ready.task, ready.task.build(), tmp_path)
-    rise, said = Rise(trainer), []
+    overfitting, said = Overfitting(trainer), []
     for step, loss in enumerate([-1.0, -2.0, -1.95, -1.95, -1.95, -1.7, -1.7, -1.7]):
         nll = torch.tensor(-10.0 - step)
-        rise.add(StepResult(nll, 10, nll, 0.1, True, 0.5, False))
+        overfitting.add(StepResult(nll, 10, nll, 0.1, True, 0.5, False))
         trainer.at.step = step
-        said += [step for _ in rise.after(Evaluated(step, {"loss": loss}, False, 1.0))]
+        said += [step for _ in overfitting.check(Evaluated(step, {"loss": loss}, False, 1.0))]
     assert said == [7]
 
 
 def test_a_dev_loss_that_rises_with_the_training_loss_is_no_overfitting(tmp_path: Path) -> None:
     ready = prepare(config_of(tmp_path), tmp_path)
     trainer = Trainer(ready.task, ready.task.build(), tmp_path)
-    rise, said = Rise(trainer), []
+    overfitting, said = Overfitting(trainer), []
     for step, loss in enumerate([1.0, 1.2, 1.4, 1.6, 1.8]):
         nll = torch.tensor(10.0 + step)
-        rise.add(StepResult(nll, 10, nll, 0.1, True, 0.5, False))
-        said += list(rise.after(Evaluated(step, {"loss": loss}, False, 1.0)))
+        overfitting.add(StepResult(nll, 10, nll, 0.1, True, 0.5, False))
+        said += list(overfitting.check(Evaluated(step, {"loss": loss}, False, 1.0)))
     assert not said
 
 

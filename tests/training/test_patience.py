@@ -18,7 +18,7 @@ def trainer_of(folder: Path, **train: Any) -> Trainer:
 
 def noted(trainer: Trainer, *metrics: float, loss: float = 1.0) -> list[bool]:
     """Which of these evaluations were the best so far; the metric is an error."""
-    return [trainer.note({trainer.task.metric: value, "loss": loss}) for value in metrics]
+    return [trainer.record({trainer.task.metric: value, "loss": loss}) for value in metrics]
 
 
 def test_patience_begins_anew_with_every_better_evaluation(tmp_path: Path) -> None:

@@ -11,19 +11,19 @@ from saccade.training.stop import Stop
 from saccade.training.trainer import Trainer
 from tests.helpers import settings
 
-ALONE = {probe.Way("fp32", 1), probe.Way("fp32", 2)}
-WITH_HALF = ALONE | {probe.Way("bf16", 1), probe.Way("bf16", 2)}
+ALONE = {probe.Mode("fp32", 1), probe.Mode("fp32", 2)}
+WITH_HALF = ALONE | {probe.Mode("bf16", 1), probe.Mode("bf16", 2)}
 
 
 @pytest.mark.parametrize(
-    ("steps", "half", "ways"),
+    ("steps", "half", "modes"),
     [(10**9, True, WITH_HALF), (10**9, False, ALONE), (12, True, set())],
     ids=["long", "long, without fast half precision", "short"],
 )
 def test_only_a_long_run_is_probed(
     steps: int,
     half: bool,
-    ways: set[probe.Way],
+    modes: set[probe.Mode],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -35,7 +35,7 @@ def test_only_a_long_run_is_probed(
     threads, gradients = torch.get_num_threads(), trainer.gradients
     batches = ready.task.epoch(ready.train, 0)
     found = probe.fastest(trainer, [batches[0], batches[1]], len(batches), Stop())
-    assert set(found) == ways
+    assert set(found) == modes
     costs = [probe.cost(*pair) for pair in found.items()]
     assert costs == sorted(costs)
     assert all(map(torch.equal, before, trainer.parameters))
@@ -46,7 +46,7 @@ def test_only_a_long_run_is_probed(
 
 
 def test_a_way_that_gains_little_is_not_taken() -> None:
-    plain, both, half = probe.Way("fp32", 1), probe.Way("fp32", 2), probe.Way("bf16", 1)
+    plain, both, half = probe.Mode("fp32", 1), probe.Mode("fp32", 2), probe.Mode("bf16", 1)
     assert probe.cost(both, 0.97) > probe.cost(plain, 1.0) > probe.cost(both, 0.9)
     assert probe.cost(half, 0.9) > probe.cost(plain, 1.0) > probe.cost(half, 0.8)
 

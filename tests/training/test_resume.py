@@ -79,8 +79,8 @@ def test_a_step_is_left_between_its_batches(
 
     def forward(self: Any, *words: Any) -> Any:
         nonlocal after
-        after += stop.asked
-        stop.asked |= torch.is_grad_enabled() and steps == 5
+        after += stop.requested
+        stop.requested |= torch.is_grad_enabled() and steps == 5
         return real(self, *words)
 
     monkeypatch.setattr(Generator, "forward", forward)
@@ -178,7 +178,7 @@ class StopInEvaluation(Stop):
 
     def interruptible(self) -> Any:
         self.times += 1
-        self.asked |= self.times == self.nth
+        self.requested |= self.times == self.nth
         return super().interruptible()
 
 
@@ -203,7 +203,7 @@ def test_a_run_that_was_stopped_while_preparing_is_prepared_again(tmp_path: Path
     run_through(config, tmp_path / "straight")
     folder = new_folder(config, tmp_path / "run")
     stop = Stop()
-    stop.asked = True
+    stop.requested = True
     assert [e.reason for e in start(config, folder, stop) if isinstance(e, Finished)] == ["stopped"]
     with pytest.raises(CheckpointError, match=f"saccade resume {folder}"):
         saccade.load(folder)

@@ -169,7 +169,7 @@ def test_the_average_of_the_weights_is_evaluated_and_predicts(tmp_path: Path) ->
     found = result_of(trainer.evaluating(ready.dev, examples, Stop()))
     assert all(torch.equal(w, before[name]) for name, w in weights_of(trainer).items())
     with torch.no_grad():
-        for name, weight in trainer.predicting().items():
+        for name, weight in trainer.prediction_weights().items():
             files.weights_of(trainer.network)[name].copy_(weight)
     assert any(not torch.equal(w, before[name]) for name, w in weights_of(trainer).items())
     trainer.network.eval()

@@ -179,7 +179,7 @@ def test_what_a_checkpoint_says_of_evaluations_does_not_grow(tmp_path: Path, mos
     trainer = Trainer(task, task.build(), tmp_path)
     for step in range(200):
         trainer.at.step = step
-        trainer.note({task.metric: 100.0 - step % 50, "loss": 1.0})
+        trainer.record({task.metric: 100.0 - step % 50, "loss": 1.0})
     assert len(trainer.at.ranked) == most
     assert {value for value, _ in trainer.at.ranked} == {-51.0}  # of all the best, not the last
 

@@ -1,9 +1,9 @@
-"""Training by processes that were started together: the first leads, the others do as it says.
+"""Training by processes that a launcher starts: rank 0 leads, the others follow its commands.
 
     torchrun --nproc-per-node 4 -m saccade train data.tsv --set parallel.shard=4
 
-The leader prepares the data, decides, reports and writes, as it does alone; the others open its run
-and take their part of every step, every evaluation, and of the checkpoints of weights in parts.
+The leader prepares the data, decides, reports and writes, as a single process does; the others open
+its run and compute their share of every step, every evaluation, and every sharded checkpoint.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ from saccade.data.corpora import Corpus
 from saccade.data.digest import digest
 from saccade.data.lines import Example, data_files
 from saccade.distributed.ranks import Ranks
-from saccade.distributed.world import Lost, World, join, joined, leave
+from saccade.distributed.world import LostRankError, World, join, joined, leave
 from saccade.errors import ConfigError, SaccadeError
 from saccade.models.networks import Network
 from saccade.runs import files
@@ -40,61 +40,59 @@ if TYPE_CHECKING:
     from saccade.training.trainer import Trainer
 
 Made = TypeVar("Made")
-ENDS_BYTES = 1 << 20  # at the beginning and the end of a file, that are hashed at the start
-STOP_SECONDS = 60.0  # from a signal to the end: a step has to be finished, and all saved together
+ENDS_BYTES = 1 << 20  # hashed at the beginning and the end of each training file
+STOP_SECONDS = 60.0  # grace period: a step has to be finished, and a checkpoint written by all
 
 
-# --- meeting --------------------------------------------------------------------------------------
+# --- joining the job ------------------------------------------------------------------------------
 
 
 @contextmanager
-def meeting(stop: Stop) -> Iterator[World | None]:
-    """Inside, this process is one of those it was started with; at the end the leader ends all."""
+def launched_job(stop: Stop) -> Iterator[World | None]:
+    """Inside, this process has joined its job, if there is one; at the end rank 0 ends all."""
     world = join()
     if world is None:
         yield None
         return
-    world.asked = lambda: stop.asked
-    stop.with_others(STOP_SECONDS, speaks=world.rank == 0)
-    code, whole = 0, True
+    world.stop_requested = lambda: stop.requested
+    stop.in_job(STOP_SECONDS, prints=world.rank == 0)
+    code = 0
     try:
-        with world.guarded():  # whatever waits for the others, as a gathered weight does
+        with world.guarded():  # for collectives outside of `world`, such as gathering a weight
             yield world
-    except Lost as error:
-        whole = False
-        if not error.said:
+    except LostRankError as error:
+        if not error.reported:
             os.write(2, f"saccade: {error}\n".encode())
-        os._exit(2)  # whoever still waits for the lost one in another thread does not keep us
+        os._exit(2)  # whatever other threads are still waiting for
     except BaseException as error:
-        found = getattr(error, "exit_code", getattr(error, "code", None))
-        code = found if isinstance(found, int) else 2
-        if world.rank and isinstance(found, int):  # it has done its part, and has nothing to say
+        given = getattr(error, "exit_code", getattr(error, "code", None))
+        code = given if isinstance(given, int) else 2
+        if world.rank and isinstance(given, int):
             leave()
             os._exit(code)  # gloo's threads do not always end in order with the interpreter
         raise
     finally:
-        if whole and world.rank == 0:
-            with suppress(Lost, RuntimeError):  # they may be gone
-                world.order("end", code)
+        if world.rank == 0:
+            with suppress(LostRankError, RuntimeError):  # the others may have ended
+                world.command("end", code)
         leave()
 
 
 def agreed(world: World | None, make: Callable[[], Made], paths: Callable[[Made], Any]) -> Made:
-    """What `make` makes, which is the same for all, and of the same files.
+    """The result of `make`, checked to be the same in all processes, with the same files.
 
-    A mistake of any of them is the leader's error; the others end without a word.
+    A user's mistake in any of them is raised in rank 0; the others exit silently.
     """
     if world is None:
         return make()
-    made, note = None, {"problem": ""}
+    made, own = None, {"problem": ""}
     try:
         made = make()
         require_device(world)
-        note |= fingerprint(made, paths(made))
+        own |= fingerprint(made, paths(made))
     except SaccadeError as error:
-        note["problem"] = str(error)
-    notes = world.exchange(note)
-    problems = list(differences(notes))
+        own["problem"] = str(error)
+    problems = list(differences(world.all_gather(own)))
     if problems and world.rank:
         raise SystemExit(2)
     if problems:
@@ -104,35 +102,36 @@ def agreed(world: World | None, make: Callable[[], Made], paths: Callable[[Made]
 
 
 def fingerprint(made: Any, paths: Any) -> dict[str, str]:
-    """What has to be the same for all processes, hashed."""
+    """Hashes of what has to be the same in all processes."""
     text = json.dumps(made, sort_keys=True, default=str)
-    files_seen = hashlib.sha256()
+    data = hashlib.sha256()
     for path in data_files(paths_of(paths)) if paths else ():
         if os.path.isfile(path):
             size = os.path.getsize(path)
-            files_seen.update(f"{path} {size}\n".encode())
+            data.update(f"{path} {size}\n".encode())
             with open(path, "rb") as file:
-                files_seen.update(file.read(ENDS_BYTES))
+                data.update(file.read(ENDS_BYTES))
                 file.seek(max(0, size - ENDS_BYTES))
-                files_seen.update(file.read(ENDS_BYTES))
+                data.update(file.read(ENDS_BYTES))
     return {
         "version": f"saccade {saccade.__version__}, torch {torch.__version__}",
         "configuration": hashlib.sha256(text.encode()).hexdigest(),
-        "data": files_seen.hexdigest(),
+        "data": data.hexdigest(),
     }
 
 
-def differences(notes: Sequence[Mapping[str, str]]) -> Iterator[str]:
-    """What is wrong with the processes' notes; the leader's own mistake first."""
-    for rank, note in enumerate(notes):
-        if note["problem"]:
-            yield note["problem"] if rank == 0 else f"rank {rank}: {note['problem']}"
-    if any(note["problem"] for note in notes):
+def differences(fingerprints: Sequence[Mapping[str, str]]) -> Iterator[str]:
+    """The problems of the ranks, that of rank 0 first; without any, how their hashes differ."""
+    for rank, own in enumerate(fingerprints):
+        if own["problem"]:
+            yield own["problem"] if rank == 0 else f"rank {rank}: {own['problem']}"
+    if any(own["problem"] for own in fingerprints):
         return
-    for rank, note in enumerate(notes):
-        for key, value in note.items():
-            if value != notes[0][key]:
-                shown = f": {value}, not {notes[0][key]}" if key == "version" else ""
+    expected = fingerprints[0]
+    for rank, own in enumerate(fingerprints):
+        for key, value in own.items():
+            if value != expected[key]:
+                shown = f": {value}, not {expected[key]}" if key == "version" else ""
                 yield (
                     f"rank {rank} has a different {key} than rank 0{shown}: start all processes "
                     "with the same command, on the same files"
@@ -150,7 +149,7 @@ def require_device(world: World) -> None:
 
 
 def require_layout(config: c.Config) -> None:
-    """ConfigError where the processes there are do not make the layout, or the network no parts."""
+    """ConfigError if the layout does not suit the number of processes, or the network."""
     world = joined()
     if world is None and config.parallel == c.Parallel():
         return
@@ -172,25 +171,25 @@ def require_layout(config: c.Config) -> None:
 # --- opening a run --------------------------------------------------------------------------------
 
 
-def open_for_all(
+def open_on_all_ranks(
     world: World, folder: Path, checkpoint: Path | None, config: c.Config, network: Network
 ) -> Ranks:
-    """Have the others open the run, too, and lay out the network."""
+    """Have all ranks open the run, and distribute the network over them."""
     manifest = folder / "data" / files.MANIFEST
-    world.resume = f"saccade resume {folder}"
-    world.order("open", str(folder.absolute()), str(checkpoint or ""), digest(manifest))
-    problems = [problem for problem in world.exchange("") if problem]
+    world.resume_command = f"saccade resume {folder}"
+    world.command("open", str(folder.absolute()), str(checkpoint or ""), digest(manifest))
+    problems = [problem for problem in world.all_gather("") if problem]
     if problems:
         raise ConfigError(problems[0])
-    return laid_out(world, config, network)
+    return distribute(world, config, network)
 
 
-def laid_out(world: World, config: c.Config, network: Network) -> Ranks:
-    """This process's place, with its part of the network."""
+def distribute(world: World, config: c.Config, network: Network) -> Ranks:
+    """Distribute the network in place; returns this process's rank in the layout."""
     from saccade.distributed.mesh import MeshRanks, layout_of
     from saccade.distributed.parallelize import parallelize
 
-    world.limit(config.parallel.timeout)
+    world.set_timeout(config.parallel.timeout)
     device = choose_device(config.train.device)
     ranks = MeshRanks(world, layout_of(config.parallel, world.size), device)
     parallelize(network, ranks.mesh, config.parallel, choose_precision(config.train, device))
@@ -198,33 +197,33 @@ def laid_out(world: World, config: c.Config, network: Network) -> Ranks:
 
 
 def follow(world: World, stop: Stop) -> int:
-    """Do what the leader says to its end; the exit code it says."""
+    """Carry out the leader's commands to the end; returns the exit code it sends."""
     opened: tuple[Prepared, Network] | None = None
     trainer: Trainer | None = None
     loader: Loader | None = None
-    for what, *arguments in world.orders():
-        if what == "end":
+    for name, *arguments in world.commands():
+        if name == "end":
             if loader is not None:
                 loader.close()
             return int(arguments[0])
-        if what == "open":
+        if name == "open":
             folder, checkpoint, manifest = arguments
             problem, opened = "", None
             try:
-                opened = opened_run(Path(folder), manifest)
+                opened = open_run(Path(folder), manifest)
             except (SaccadeError, OSError) as error:
                 problem = f"rank {world.rank} ({world.host}) cannot open the run: {error}"
-            if any(world.exchange(problem)) or opened is None:
-                continue  # the leader says so, and ends all
-            world.resume = f"saccade resume {folder}"
-            trainer, loader = place(world, *opened, Path(folder), checkpoint)
+            if any(world.all_gather(problem)) or opened is None:
+                continue  # the leader reports it, and ends all
+            world.resume_command = f"saccade resume {folder}"
+            trainer, loader = build_trainer(world, *opened, Path(folder), checkpoint)
         elif trainer is not None and loader is not None and opened is not None:
-            carry_out(trainer, loader, opened[0], what, *arguments)
+            carry_out(trainer, loader, opened[0], name, *arguments)
     return 0
 
 
-def opened_run(folder: Path, manifest: str) -> tuple[Prepared, Network]:
-    """The run that the leader has prepared; ConfigError if it is not the same here."""
+def open_run(folder: Path, manifest: str) -> tuple[Prepared, Network]:
+    """The data and the network of the leader's run; ConfigError if they are not the same here."""
     if not folder.is_dir():
         raise ConfigError(f"{folder} is not there: it has to be on a disk that all hosts share")
     if digest(folder / "data" / files.MANIFEST) != manifest:
@@ -236,41 +235,38 @@ def opened_run(folder: Path, manifest: str) -> tuple[Prepared, Network]:
     return ready, network
 
 
-def place(
+def build_trainer(
     world: World, ready: Prepared, network: Network, folder: Path, checkpoint: str
 ) -> tuple["Trainer", Loader]:
+    """The trainer of a follower, at the leader's checkpoint, and the loader of its rows."""
     from saccade.training.saving import restore_or_reset
     from saccade.training.trainer import Trainer
 
-    ranks = laid_out(world, ready.task.config, network)
+    ranks = distribute(world, ready.task.config, network)
     trainer = Trainer(ready.task, network, folder, ranks)
     if checkpoint:
         restore_or_reset(trainer, Path(checkpoint))
     make = partial(ready.task.epoch, ready.train)
-    return trainer, Loader(make, trainer.config.workers, ranks.part)
+    return trainer, Loader(make, trainer.config.workers, ranks.row_range)
 
 
-def carry_out(trainer: "Trainer", loader: Loader, ready: Prepared, what: str, *said: Any) -> None:
-    """One order of the leader's."""
+def carry_out(trainer: "Trainer", loader: Loader, ready: Prepared, *command: Any) -> None:
+    """Carry out one command of the leader."""
     from saccade.training import saving
 
-    match what:
-        case "step":
-            (order,) = said
-            trainer.follow(order, loader.take(order.epoch, order.batch, order.batches))
-        case "stand":
-            (path,) = said
+    match command:
+        case "step", step:
+            trainer.follow(step, loader.take(step.epoch, step.batch, step.batches))
+        case "restore", path:
             saving.restore_or_reset(trainer, Path(path) if path else None)
-        case "gather":
-            trainer.gathered()
-        case "save":
-            (path,) = said
-            saving.write_parts(trainer, Path(path))
-        case "evaluate":
-            count, quick = said
+        case ("gather",):
+            trainer.full_prediction_weights()
+        case "save", path:
+            saving.write_shards(trainer, Path(path))
+        case "evaluate", count, quick:
             evaluate_share(trainer, ready.dev, ready.dev_examples[:count], quick)
         case _:
-            raise AssertionError(what)
+            raise AssertionError(command)
 
 
 # --- evaluation -----------------------------------------------------------------------------------
@@ -279,14 +275,14 @@ def carry_out(trainer: "Trainer", loader: Loader, ready: Prepared, what: str, *s
 def evaluating(
     trainer: "Trainer", corpus: Corpus, examples: Sequence[Example], quick: bool, stop: Stop
 ) -> Evaluation:
-    """The metrics, of which every process computes a share; for the leader."""
-    trainer.ranks.order("evaluate", len(examples), quick)
+    """The metrics, computed by all ranks; for the leader."""
+    trainer.ranks.command("evaluate", len(examples), quick)
     try:
-        with trainer.network_that_predicts(quick) as network:
+        with trainer.prediction_network(quick) as network:
             evaluation = trainer.task.evaluating(network, corpus, examples, quick)
             while True:
-                if stop.asked or trainer.ranks.stopping:
-                    stop.asked = True
+                if stop.requested or trainer.ranks.stopping:
+                    stop.requested = True
                     raise Interrupted
                 with sharing(trainer.ranks):
                     share, scores = advance(evaluation)
@@ -294,21 +290,21 @@ def evaluating(
                     break
                 yield share
     except (Interrupted, GeneratorExit):
-        trainer.ranks.exchange(Abandoned)
+        trainer.ranks.all_gather(Abandoned)
         raise
-    trainer.ranks.exchange(None)
+    trainer.ranks.all_gather(None)
     return scores
 
 
 def evaluate_share(
     trainer: "Trainer", corpus: Corpus, examples: Sequence[Example], quick: bool
 ) -> None:
-    """The same for the others, whose metrics nobody reads."""
-    with trainer.network_that_predicts(quick) as network:
+    """The same for a follower, whose metrics are not used."""
+    with trainer.prediction_network(quick) as network:
         evaluation = trainer.task.evaluating(network, corpus, examples, quick)
         try:
             with sharing(trainer.ranks):
                 result_of(evaluation)
         except Abandoned:
             return
-    trainer.ranks.exchange(None)
+    trainer.ranks.all_gather(None)
