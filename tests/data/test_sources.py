@@ -172,8 +172,14 @@ def test_an_odd_first_row_does_not_make_the_others_wrong(tmp_path):
 def test_columns_that_are_asked_for_must_be_there(tmp_path):
     path = write(tmp_path, "a\tb\n")
     found = told(path, Data(source=(1,), target=3))
-    assert found == [("columns", "1", "expected 3 columns, found 2")]
+    assert found == [("column", "1", "no column 3: there are 2 columns")]
     assert told(path, Data(source=(0,), target=2))[0][0] == "column"
+
+
+def test_a_column_that_is_not_there_is_told_with_the_one_that_may_be_meant(tmp_path):
+    path = write(tmp_path, "Text\tlabel\na\tb\n")
+    found = told(path, Data(source=("text",), target="label"))
+    assert found == [("column", "1", "no column 'text' in Text, label (did you mean 'Text'?)")]
 
 
 def test_an_empty_line_is_a_defect_except_at_the_end(tmp_path):
