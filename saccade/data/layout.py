@@ -301,6 +301,8 @@ def _format(
         full and full[0][0] == "{" and json_object(full[0])
     ):
         return "jsonl"
+    if name.endswith(".json") and target_type != "none" and full[0].lstrip()[:1] in ("[", "{"):
+        raise FileError("json", name, "one JSON value over all of the file")
     if name.endswith(".csv"):
         return "csv"
     if target_type == "none":

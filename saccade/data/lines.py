@@ -47,7 +47,7 @@ ADVICE = {
     "files": "give one file, or a source and a target file that are aligned by line",
     "gzip": "download or compress it again",
     "irregular": "write a row for each step, or leave out the time column (task.time)",
-    "json": "write one JSON object a line",
+    "json": "write one JSON object a line, as jq -c '.[]' makes them of a list",
     "key": "set data.source and data.target",
     "line-ends": "end them in \\n, as tr '\\r' '\\n' does",
     "long-line": "is it a text file? Break the line, as with fold -s -w 10000",

@@ -1,6 +1,7 @@
 """Every rule of the reader, on small files."""
 
 import gzip
+import json
 import os
 import shlex
 import time
@@ -539,3 +540,14 @@ def test_a_file_without_any_row_is_refused_without_a_traceback(tmp_path):
         (tmp_path / name).write_text(content)
         with pytest.raises(DataError):
             list(examples([tmp_path / name], Data(), "classify"))
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+def test_a_json_file_of_a_list_is_no_plain_text(indent, tmp_path):
+    rows = [{"text": f"film {i}", "label": "good" if i % 3 else "bad"} for i in range(60)]
+    path = write(tmp_path, json.dumps(rows, indent=indent), "rows.json")
+    with pytest.raises(DataError, match=r"one JSON value .*; write one JSON object a line, as jq"):
+        detect_layout([path], Data())
+    assert detect_layout([path], Data(), "language").format == "text"
+    path = write(tmp_path, "".join(json.dumps(row) + "\n" for row in rows), "rows.json")
+    assert detect_layout([path], Data()).format == "jsonl"
