@@ -373,3 +373,11 @@ def test_bounds_of_a_server_are_checked(run: Path, call) -> None:
     refused(call("serve", run, "--port", 99999), "--port 99999: a number from 0 to 65,535")
     for option in ("--port", "--waiting", "--seconds", "--body-mb", "--width"):
         refused(call("serve", run, option, -1), f"{option} -1: ")
+
+
+def test_measuring_on_what_was_learned_is_said(tmp_path: Path, call) -> None:
+    path = corpus(tmp_path, "translate")
+    few = ("--set", "train.steps=1", "--set", "train.processes=1", "--set", "encoder.dim=8")
+    done = call("train", path, "--dev", path, "--out", tmp_path / "run", *few)
+    assert done.code == 0
+    assert f"{path}: is learned from and measured on: metrics tell what is memorised" in done.err
