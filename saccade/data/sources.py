@@ -530,6 +530,9 @@ def _position(column: c.Column, header: list[str], name: str) -> int:
         near = difflib.get_close_matches(column.casefold(), folded, n=1, cutoff=0.5)
         meant = f" (did you mean {folded[near[0]]!r}?)" if near else ""
         raise FileError("column", name, f"no column {column!r} in {listed(header)}{meant}", 1)
+    if (many := header.count(column)) > 1:
+        message = f"{many} columns are called {column!r}: name one by its number"
+        raise FileError("column", name, message, 1)
     return header.index(column) + 1
 
 

@@ -183,6 +183,14 @@ def test_a_column_that_is_not_there_is_told_with_the_one_that_may_be_meant(tmp_p
     assert found == [("column", "1", "no column 'text' in Text, label (did you mean 'Text'?)")]
 
 
+def test_a_name_that_two_columns_have_is_refused(tmp_path):
+    path = write(tmp_path, "text\ttext\tlabel\na\tb\tc\n")
+    found = told(path, Data(source=("text",), target="label"))
+    said = "2 columns are called 'text': name one by its number"
+    assert found == [("column", "1", said)]
+    assert not told(path, Data(source=(2,), target=3, header=True))
+
+
 def test_an_empty_line_is_a_defect_except_at_the_end(tmp_path):
     path = write(tmp_path, "a\tb\n\nc\td\n\n\n")
     assert told(path) == [("columns", "2", "expected 2 columns, found an empty line")]
