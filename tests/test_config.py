@@ -235,3 +235,9 @@ def test_exact_search_refuses_what_only_a_beam_or_a_sample_has() -> None:
     for key, value in (("risk", "chrf"), ("groups", 5), ("seed", 2), ("complete", 1)):
         with pytest.raises(ConfigError, match="not supported by exact search"):
             c.exact_decode(c.Beam(), {key: value})
+
+
+def test_a_value_in_place_of_a_list_is_told_how_a_list_is_written() -> None:
+    with pytest.raises(ConfigError) as told:
+        parse({"task": {"kind": "translate"}, "data": {"source": "word"}}, "settings")
+    assert 'settings: data.source: a list is needed, as in data.source=["word"]' in str(told.value)

@@ -81,7 +81,7 @@ def gather_settings(
 
 def decode_settings(settings: list[str] | None, engine: str | None, int8: bool) -> dict[str, Any]:
     """What the user said of decoding on the command line, as keys of the table `decode`."""
-    from saccade.config import assign_text
+    from saccade.config import assign_text, owners_of
     from saccade.errors import ConfigError
 
     raw: dict[str, Any] = {}
@@ -89,6 +89,10 @@ def decode_settings(settings: list[str] | None, engine: str | None, int8: bool) 
         assign_text(raw, setting)
     raw.get("data", {}).pop("root", None)  # see media_root
     if set(raw) - {"decode", "data"} or raw.get("data"):
+        keys = [setting.partition("=")[0].strip() for setting in settings or []]
+        meant = [key for key in keys if f"decode.{key}" in owners_of(key)]
+        if meant:
+            raise ConfigError(f"--set {meant[0]}: did you mean decode.{meant[0]}?")
         raise ConfigError(
             "--set: only the keys of decode can be changed here, as in --set decode.alpha=0.6; "
             "the rest was settled in training"

@@ -1,5 +1,7 @@
 """The command that uses runs: predict."""
 
+import os
+import shlex
 import sys
 from itertools import islice, repeat
 from pathlib import Path
@@ -153,6 +155,11 @@ def predict(
         raise ConfigError("--quantiles and --plot are for forecasts: leave them out")
     named = file is not None and str(file) != "-"
     name = str(file) if named else "standard input"
+    if file is not None and named and not os.path.lexists(file):
+        text = f", or, if it is a text: echo {shlex.quote(name)} | saccade predict {run}"
+        raise DataError(f"{file}: no such file; check the path{'' if file.suffix else text}")
+    if not (named or fill or neighbours or analogy) and sys.stdin.isatty():
+        say("reading lines from standard input, until Ctrl-D")
     unknown: list[Unknown] = []
     model.root = media_root(settings)
     asked = neighbours or " ".join(analogy or ())

@@ -72,6 +72,8 @@ def train(
                 raise typer.Exit(EXIT_CODE) from None
             folder = new_folder(config, out)
             say(f"{config.data.train[0]}: {reason}")
+            if both := [name for name in config.data.dev if name in config.data.train]:
+                say(f"{both[0]}: is learned from and measured on: metrics tell what is memorised")
             _follow(start(config, folder, stop, seen), folder)
             _follow_seeds(folder, stop)
 

@@ -167,6 +167,9 @@ def _sentence(model: type[BaseModel], mistake: ErrorDetails) -> str:
             return f"{key}: invalid value {mistake['input']!r}" + _one_of(
                 str(mistake["input"]), choices
             )
+        case "tuple_type" | "list_type":
+            example = json.dumps([mistake["input"]], ensure_ascii=False, default=str)
+            return f"{key}: a list is needed, as in {key}={example}"
         case "value_error":
             return (f"{key}: " if key else "") + mistake["msg"].removeprefix("Value error, ")
         case _:

@@ -7,6 +7,7 @@ from saccade import config as c
 from saccade.data.cells import is_number
 from saccade.data.detect import TARGETS, are_series
 from saccade.data.tables import MISSING
+from saccade.data.times import NUMBER, TIME_NAMES, form_of
 
 NUMBER_TARGETS = "target tgt y value values series strokes numbers score label output"
 MANY_NUMBERS = 4  # columns of whole numbers, from which they are no text
@@ -53,6 +54,18 @@ def find_vector(
     if not is_label and (chosen in numbers or not named):
         return None
     return Vector(vector, chosen, is_label)
+
+
+def task_of_numbers(columns: Columns) -> str | None:
+    """The task that a table of nothing but numbers may be meant for; None of any other table."""
+    rest = [column for column in columns if not are_numbers(columns[column])]
+    if len(columns) < 2 or len(rest) > 1:
+        return None
+    dates = [column for column in columns if form_of(columns[column]) not in (None, NUMBER)]
+    named = [column for column in columns if TIME_NAMES.fullmatch(str(column))]
+    if dates == rest and (rest or named):
+        return "forecast"
+    return None if rest else "regress"
 
 
 def are_numbers(cells: Sequence[str]) -> bool:

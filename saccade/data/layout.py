@@ -11,7 +11,13 @@ from typing import Any, Literal, TypeAlias
 
 from saccade import config as c
 from saccade.data.cells import source_columns
-from saccade.data.columns import are_numbers, find_number_target, find_spelled, find_vector
+from saccade.data.columns import (
+    are_numbers,
+    find_number_target,
+    find_spelled,
+    find_vector,
+    task_of_numbers,
+)
 from saccade.data.detect import (
     CALLED,
     is_media,
@@ -29,6 +35,7 @@ from saccade.data.lines import (
     json_object,
     lines_of,
     listed,
+    refuse_pipe,
     without_compression,
 )
 from saccade.data.memory import Memory
@@ -197,9 +204,11 @@ def _table_layout(
         said.append("the first line is a header (if not: data.header=false)")
     elif form == "csv":
         said.append("no header (if the first line is one: data.header=true)")
+    meant = task_of_numbers(columns) if kind is None and labelled else None
+    hint = f" (or is it --task {meant}?)" if meant else ""
     return replace(
         found,
-        reason=", ".join([*said, found.reason]),
+        reason=", ".join([*said, found.reason]) + hint,
         header=True if header else False if form == "csv" else data.header,
         columns=width if numbered else None,
     )
@@ -292,6 +301,8 @@ def _format(
         full and full[0][0] == "{" and json_object(full[0])
     ):
         return "jsonl"
+    if name.endswith(".json") and target_type != "none" and full[0].lstrip()[:1] in ("[", "{"):
+        raise FileError("json", name, "one JSON value over all of the file")
     if name.endswith(".csv"):
         return "csv"
     if target_type == "none":
@@ -394,7 +405,9 @@ def _roles(
     unit = {"lines": "file", "jsonl": "key"}.get(form, "column")
     value = "different short value" if short else "different value"
     what = f"{counted(len(columns), unit)}, {unit} {target} has {counted(len(set(values)), value)}"
-    reason = f"{what} in {counted(len(values), 'line')}: {task}"
+    many = len(columns) > 2 and not data.source  # who has more than two may not mean all of them
+    read = f", source {listed(source)}" if many else ""
+    reason = f"{what} in {counted(len(values), 'line')}{read}: {task}"
     return Layout(form, task, source, target, reason)
 
 
@@ -500,7 +513,8 @@ def _is_inflection(columns: Columns) -> bool:
 
 
 def _sample(name: str) -> list[str]:
-    """The first lines of a file."""
+    """The first lines of a file, which is read again by whoever wants all of it."""
+    refuse_pipe(name)
     rows = list(itertools.islice(lines_of(name), SAMPLE_LINES))
     lines = [row for row in rows if isinstance(row, str)]
     if not rows:

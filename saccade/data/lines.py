@@ -11,6 +11,8 @@ import gzip
 import io
 import itertools
 import json
+import os
+import stat
 import sys
 import zlib
 from collections.abc import Iterable, Iterator
@@ -45,7 +47,7 @@ ADVICE = {
     "files": "give one file, or a source and a target file that are aligned by line",
     "gzip": "download or compress it again",
     "irregular": "write a row for each step, or leave out the time column (task.time)",
-    "json": "write one JSON object a line",
+    "json": "write one JSON object a line, as jq -c '.[]' makes them of a list",
     "key": "set data.source and data.target",
     "line-ends": "end them in \\n, as tr '\\r' '\\n' does",
     "long-line": "is it a text file? Break the line, as with fold -s -w 10000",
@@ -169,12 +171,27 @@ def lines_of(
         message = f"damaged zstd file, readable up to line {number}"
         raise FileError("gzip", name, message) from None
     except FileNotFoundError:
-        raise FileError("missing-file", name, "no such file") from None
+        raise missing(name) from None
     except LineTooLongError:
         message = f"a line of more than {MAX_LINE_BYTES >> 20} MB"
         raise FileError("long-line", name, message, number + 1) from None
     except OSError as error:
         raise FileError("unreadable", name, (error.strerror or str(error)).lower()) from None
+
+
+def missing(name: str) -> FileError:
+    """What is wrong with a file that is not there."""
+    if name == "-":
+        return FileError("unreadable", name, "standard input is read by predict alone")
+    return FileError("missing-file", name, "no such file")
+
+
+def refuse_pipe(name: str) -> None:
+    """FileError if a file can be read only once, as what a shell's | and <(...) make."""
+    with contextlib.suppress(OSError):
+        kind = os.stat(name).st_mode
+        if stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind):
+            raise FileError("unreadable", name, "a pipe, which cannot be read several times")
 
 
 def _decompressed(name: str, file: "io.BufferedReader[Any]") -> Any:

@@ -19,15 +19,12 @@ from saccade.data.layout import SAMPLE_LINES
 from saccade.data.lines import Defect, FileError, counted, defect_at, lines_of, listed
 from saccade.data.sources import REPORTED_DEFECTS
 from saccade.data.tables import SEPARATORS, has_header, records, separator_of
-from saccade.data.times import NUMBER, Clock, clock_of, form_of, parsed, usual_form
+from saccade.data.times import NUMBER, TIME_NAMES, Clock, clock_of, form_of, parsed, usual_form
 from saccade.errors import DataError
 
 ALONE = "\x1f"  # what separates the columns of a file that has one
 MISSING = {"", "na", "n/a", "nan", "none", "null", "-", "?", "nat"}
 MAX_FILLED = 20  # times as many rows as there are, that missing times may add
-TIME_NAMES = re.compile(
-    r"(date|time|timestamp|datetime|ds|year|month|week|day|period|hour)s?", re.I
-)
 ID_NAMES = re.compile(r"(unique_?)?(id|series|item|name|key|sensor|store|ticker|symbol)", re.I)
 VALUE_NAMES = re.compile(r"value|values|y|target", re.I)
 TEXT_SHARE = 0.5  # of the cells of a column that are no numbers: it is no column of numbers

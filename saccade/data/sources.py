@@ -4,6 +4,7 @@
 raises DataError.
 """
 
+import difflib
 import itertools
 import json
 import operator
@@ -146,6 +147,9 @@ def _table(names: list[str], data: c.Data, target_type: c.TargetType, labelled: 
         line = next((number for number, row in head if len(_cells(row)) == usual), 1)
         raise FileError("other-columns", name, message, line)
     width = max(usual, *(pick + 1 for pick in picks), 1)
+    if usual and width > usual and not any(len(_cells(row)) == width for _, row in head):
+        some = f"there {'is' if usual == 1 else 'are'} {counted(usual, 'column')}"
+        raise FileError("column", name, f"no column {width}: {some}", head[0][0])
     marks = picks.pop() if labelled and data.mask is not None else None
     last = picks.pop() if labelled else None
     only = picks[0] if len(picks) == 1 else None
@@ -522,7 +526,13 @@ def _position(column: c.Column, header: list[str], name: str) -> int:
     if isinstance(column, int):
         return column
     if column not in header:
-        raise FileError("column", name, f"no column {column!r} in {listed(header)}", 1)
+        folded = {key.casefold(): key for key in header}
+        near = difflib.get_close_matches(column.casefold(), folded, n=1, cutoff=0.5)
+        meant = f" (did you mean {folded[near[0]]!r}?)" if near else ""
+        raise FileError("column", name, f"no column {column!r} in {listed(header)}{meant}", 1)
+    if (many := header.count(column)) > 1:
+        message = f"{many} columns are called {column!r}: name one by its number"
+        raise FileError("column", name, message, 1)
     return header.index(column) + 1
 
 

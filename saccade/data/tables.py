@@ -125,15 +125,16 @@ def is_quoted(lines: Sequence[str]) -> bool:
 # --- headers --------------------------------------------------------------------------------------
 
 _HEADER_WORDS = """
-    answer answers author bash body category class code command comment completion compression
-    content context count date description document english example feats features form french
-    frequency gender german gloss grapheme graphemes group headline hypothesis id idx index
-    inflection input intent ipa key label labels lang language lemma lyrics meaning message name
-    nr number original output paragraph phoneme phonemes phrase pos post premise prompt
-    pronunciation query question question1 question2 rating reference reply response result
-    review row score sentence sentence1 sentence2 sentiment simplified snippet source spanish
-    split sql src stars subject summary tag tags target text texts tgt title token tokens topic
-    transcription translation tree tweet type url user utterance value verb word words year"""
+    answer answers arpabet author bash body caption category class code command comment comments
+    completion compression content context count customer date description document english example
+    feats features feedback form french frequency gender german gloss grapheme graphemes group
+    headline hypothesis id idx index inflection input intent ipa key label labels lang language
+    lemma lyrics meaning message name nr number original output paragraph phone phoneme phonemes
+    phones phrase pos post premise product prompt pron pronunciation query question question1
+    question2 rating ratings reference reply response result review reviews row score sentence
+    sentence1 sentence2 sentiment simplified snippet source spanish spelling split sql src stars
+    subject summary tag tags target text texts tgt title token tokens topic transcription
+    translation tree tweet type url user utterance value verb word words year"""
 HEADER_NAMES = set(_HEADER_WORDS.split())
 LANGUAGES = {
     "ar",
@@ -161,9 +162,10 @@ def has_header(rows: Sequence[Sequence[str]], likely: bool) -> bool:
     """Whether the first of these rows, all of one width, names the columns: it is unlike the rest.
 
     Its cells are different names, none comes again in its column, and one of these holds: all are
-    usual names of columns; a column has numbers from then on; or all are single words as in no
+    usual names of columns, or made of such words; a column has numbers from then on; a usual name
+    stands over a column of few values, each of which comes again; or all are single words as in no
     other row, and one of them stands over a column of few values. Where a header is `likely`, as
-    in CSV, nothing has to stand under it.
+    in CSV, any name may stand over values that come again, and nothing has to stand under words.
     """
     if len(rows) < 2:
         return False
@@ -177,15 +179,27 @@ def has_header(rows: Sequence[Sequence[str]], likely: bool) -> bool:
     if any(name in column for name, column in zip(first, columns, strict=True) if name):
         return False
     known = HEADER_NAMES | LANGUAGES if likely else HEADER_NAMES  # "it" is a word, too
-    if all(re.sub("[_ -]", "", name.casefold()) in known for name in named):
+    if all(_is_usual(name, known) for name in named):
         return True
     filled = [[cell for cell in column if cell.casefold() not in MISSING] for column in columns]
     if any(column and all(map(_NUMBER.fullmatch, column)) for column in filled):
         return True
+    enough = len(rows) > MIN_ROWS_LIKE
+    for name, column in zip(first, columns, strict=True):
+        values = Counter(column)
+        recur = len(values) <= len(column) // 5 and min(values.values()) > 1
+        if enough and name and recur and (likely or _is_usual(name, known)):
+            return True
     alone = not any(all(_is_word(cell) for cell in row) for row in rows[1:])
     few = any(len(set(column)) <= len(column) // 5 for column in columns)
-    unlike = len(rows) > MIN_ROWS_LIKE and alone and all(map(_is_word, named))
+    unlike = enough and alone and all(map(_is_word, named))
     return unlike and (few or likely)
+
+
+def _is_usual(name: str, known: set[str]) -> bool:
+    """Whether a name is one of those known, or made of them: "question_id", "Review text"."""
+    parts = re.split("[_ -]+", name.casefold())
+    return "".join(parts) in known or all(part in known for part in parts)
 
 
 def _is_word(cell: str) -> bool:

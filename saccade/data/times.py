@@ -5,6 +5,7 @@ numbers its times: step 0 is the first row's, and a missing row leaves a number 
 """
 
 import calendar
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,6 +27,9 @@ FORMATS = (  # of dates, the surest first; ISO times are also read without their
     *("%b %Y", "%B %Y", "%d %b %Y", "%d-%b-%Y"),
 )
 ISO = {*FORMATS[:4], "%Y-%m-%d"}
+TIME_NAMES = re.compile(
+    r"(date|time|timestamp|datetime|ds|year|month|week|day|period|hour)s?", re.I
+)
 USUAL_SHARE = 0.8  # of the cells of a column of times are times
 NUMBER = "number"  # the form of whole numbers
 Unit = Literal["number", "second", "month", "weekday"]

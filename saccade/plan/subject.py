@@ -78,6 +78,8 @@ def subject_of(name: str, settings: Sequence[str] = ()) -> Subject:
         return _of_run(path)
     if path.is_file():
         return _of_config(path, settings)
+    if path.suffix[1:].isalpha() or len(path.parts) > 1:
+        raise ConfigError(f"{name}: no such file or run; check the path")
     near = get_close_matches(name, [*PRESETS, *ALIASES], n=1, cutoff=0.5)
     hint = f"did you mean '{near[0]}'?" if near else f"there are {', '.join(PRESETS)}"
     if name in SIZES:

@@ -373,12 +373,16 @@ class Run:
         return bool(self.task.fallible) and is_media(os.fspath(path))
 
     def reads(self, path: str | os.PathLike[str]) -> bool:
-        """Whether a file is named as the training file was, and that was more than lines."""
+        """Whether a file is named as the training file was, and that was more than lines.
+
+        A header is more: it is no input, and says which columns are.
+        """
         data = self.config.data
         first = data.train[0] if data.train else ""  # a stranger's run may name none
         name, known = (without_compression(os.fspath(one)) for one in (path, first))
         same = Path(name).suffix == Path(known).suffix
-        return same and data.format in ("csv", "jsonl", "conllu", "columns")
+        headed = data.format == "tsv" and bool(data.header)
+        return same and (headed or data.format in ("csv", "jsonl", "conllu", "columns"))
 
     def sources(self, path: str | os.PathLike[str]) -> Iterator[tuple[str, ...] | Defect]:
         """The inputs in a file of the training data's format, with or without its targets.
@@ -387,7 +391,10 @@ class Run:
         """
         data, due = self.config.data, 1
         for row in read([os.fspath(path)], data, self.config.task.kind, labelled=False):
-            if isinstance(row, Defect) and row.code not in ("blank-source", *NO_TEXT):
+            empty = isinstance(row, Defect) and (
+                row.code == "blank-source" or (row.code == "columns" and not row.text)
+            )
+            if isinstance(row, Defect) and not empty and row.code not in NO_TEXT:
                 raise DataError(str(row))
             line = row.line if isinstance(row, Example) else int(row.where.rpartition(":")[2])
             if data.format == "jsonl":  # an empty line in, an empty line out

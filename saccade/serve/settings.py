@@ -3,9 +3,11 @@
 import ipaddress
 from dataclasses import dataclass
 from functools import cached_property
+from math import inf
 
 from saccade.errors import ConfigError
 
+MAX_PORT = 65_535
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
@@ -29,6 +31,16 @@ class ServeSettings:
     body_seconds: float = 10.0  # in which a client has to send its request
 
     def __post_init__(self) -> None:
+        bounds = {
+            "--port": (self.port, 0 <= self.port <= MAX_PORT, f"a number from 0 to {MAX_PORT:,}"),
+            "--waiting": (self.max_waiting, self.max_waiting > 0, "a number from 1 on"),
+            "--seconds": (self.seconds, 0 < self.seconds < inf, "more than 0"),
+            "--body-mb": (self.max_body_bytes / 1e6, self.max_body_bytes > 0, "more than 0"),
+            "--width": (self.max_width, self.max_width > 0, "a number from 1 on"),
+        }
+        for option, (value, holds, wanted) in bounds.items():
+            if not holds:
+                raise ConfigError(f"{option} {value:g}: {wanted} is needed")
         if not is_loopback(self.host) and not self.key:
             raise ConfigError(
                 f"--host {self.host}: who can reach this address could use the server: give a key, "

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from saccade.data.lines import FileError, data_files
+from saccade.data.lines import FileError, data_files, missing, refuse_pipe
 from saccade.errors import ConfigError, DataError
 
 
@@ -38,5 +38,9 @@ def refuse_paths(raw: Mapping[str, Any], out: Path | None) -> None:
         if os.path.isdir(name):
             raise DataError(str(FileError("unreadable", name, "is a directory").defect))
         if not os.path.lexists(name):
-            raise DataError(str(FileError("missing-file", name, "no such file").defect))
+            raise DataError(str(missing(name).defect))
+        try:
+            refuse_pipe(name)
+        except FileError as error:
+            raise DataError(str(error.defect)) from None
     refuse_folder(run_folder(names[0], out))

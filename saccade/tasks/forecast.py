@@ -16,7 +16,7 @@ from saccade import config as c
 from saccade.data.batches import Batches, Epoch
 from saccade.data.corpora import Array, Corpus
 from saccade.data.kinds import Vocabularies
-from saccade.data.lines import Example
+from saccade.data.lines import Example, counted
 from saccade.data.seasons import after, history, train_and_dev
 from saccade.data.series import Table, read_table
 from saccade.data.windows import SeriesField, Span, WindowExamples, Windows
@@ -453,6 +453,11 @@ class Forecast(Task):
             raise ConfigError(f"a quantile is between 0 and 1, not {bad[0]:g}")
         span, N = self.series.span, len(self.series.known.names)
         first, steps = self.first_step(table), span.horizon
+        if first < span.lookback:
+            raise DataError(
+                f"{table.file}: {counted(first, 'row')}, and a forecast looks back on "
+                f"{span.lookback:,}: give more rows"
+            )
         if span.known:
             given = ~np.isnan(table.covariates[first : first + steps, :, span.past :])
             steps = int(np.append(given.all((1, 2)), False).argmin())

@@ -57,6 +57,11 @@ class LabelTask(Task):
             raise DataError(
                 f"{config.data.train[0]}: no label is scored; look at data.mask and data.ignore"
             )
+        if len(labels) == 1 and config.task.target_type == "label":
+            raise DataError(
+                f"{config.data.train[0]}: all examples have the label {next(iter(labels))!r}: "
+                "there is nothing to learn; add other labels, or set data.target"
+            )
         fields = tuple(fitted(some, cls.source_field, config.data) for some in counts)
         return cls(config, fields, Labels.fit(labels))
 

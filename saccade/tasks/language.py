@@ -49,10 +49,12 @@ class LanguageModel(PlainText, GeneratingTask):
             nll, count = nll + more, count + tokens
             yield count / max(len(ids), 1)
         count = max(count, 1)
+        unknown = int((ids == self.output.specials.unk).sum())
         return {  # the first token has nothing before it, and is left out of both counts
             "loss": nll / count,
             "perplexity": exp(min(nll / count, 100.0)),
             "bits_per_character": nll / log(2) / max(characters - 1, 1),
+            **({"unknown": 100 * unknown / len(ids)} if unknown else {}),  # <unk> says little
         }
 
     def in_one_piece(self, network: Generator, ids: Array) -> Iterator[tuple[float, int]]:

@@ -185,9 +185,12 @@ class Tokenizer:
     def unknown(self, text: str) -> list[str]:
         """The words (or characters) of a text that there is no token for, as often as they come.
 
-        Each that is known is looked up once for all texts.
+        Of words that are spelled, too, only characters are unknown. Each unit that is known is
+        looked up once for all texts.
         """
         units = alphabet(self.config, text)
+        if self.config.spelled:
+            units = [unit for unit in _units(self.config, text) if unit[0] == " "]
         new = [unit for unit in dict.fromkeys(units) if unit not in self._known]
         if not new:
             return []
@@ -195,7 +198,8 @@ class Tokenizer:
         read = self._hf.encode_batch_fast(new)
         missing = {unit for unit, encoding in zip(new, read, strict=True) if unk in encoding.ids}
         self._known.update(unit for unit in new if unit not in missing)
-        return [unit for unit in units if unit in missing] if missing else []
+        found = [unit for unit in units if unit in missing] if missing else []
+        return [unit[1:] for unit in found] if self.config.spelled else found
 
     def encode_words(self, sentences: Sequence[Sequence[str]]) -> list[tuple[list[int], list[int]]]:
         """The ids of each sentence, and for each id the index of its word; no word is without one.

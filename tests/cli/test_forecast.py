@@ -297,3 +297,17 @@ def test_what_has_no_effect_is_refused(call: Call, tmp_path: Path, setting: str,
     path = table(tmp_path, 60)
     out = call("train", path, "--task", "forecast", "--set", setting, "--out", tmp_path / "run")
     refused(out, said)
+
+
+def test_a_table_shorter_than_the_look_back_is_no_basis_of_a_forecast(
+    call: Call, run: Path, tmp_path: Path
+) -> None:
+    """What is missing before its first row would be made up."""
+    lookback = saccade.load(run).config.task.lookback  # type: ignore[union-attr]
+    path = table(tmp_path, 200)
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[: lookback + 1]))
+    assert call("predict", run, path).code == 0
+    path.write_text("".join(lines[:lookback]))
+    said = f"{path}: {lookback - 1} rows, and a forecast looks back on {lookback}: give more rows"
+    refused(call("predict", run, path), said)

@@ -1,12 +1,15 @@
 """What mistakes get: a clear line, its place, exit 2, and nothing lost."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import saccade
+from saccade.errors import DataError
 from tests.cli.conftest import refused
 from tests.faults.corpora import lines, write
 from tests.helpers import GOLDEN, corpus
@@ -319,3 +322,62 @@ def test_a_run_to_start_from_is_named_by_from(tmp_path: Path, call) -> None:
     refused(call("train", path, "--task", "classify", "--from", run, *more), "encoder.dim is 99")
     more = ("--from", tmp_path, "--out", tmp_path / "other")
     refused(call("train", path, *more), "not a run")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes")
+def test_a_pipe_is_refused_where_it_would_be_read_twice(tmp_path: Path, call) -> None:
+    """What the first reading took would be missing in the second."""
+    pipe = tmp_path / "train.tsv"
+    os.mkfifo(pipe)
+    refused(call("train", pipe, "--out", tmp_path / "run"), "train.tsv: a pipe, which cannot be")
+    refused(call("train", pipe, "--task", "forecast"), "a pipe, which cannot be read several times")
+    with pytest.raises(DataError, match="a pipe"):
+        saccade.train(str(pipe), out=tmp_path / "run")
+    checked = call("check", pipe)
+    assert checked.code == 1
+    assert "a pipe" in checked.out
+    assert not (tmp_path / "run").exists()
+
+
+def test_standard_input_is_read_by_predict_alone(run: Path, tmp_path: Path, call) -> None:
+    said = "-: standard input is read by predict alone"
+    refused(call("train", "-", "--out", tmp_path / "run"), said)
+    refused(call("evaluate", run, "-"), said)
+    refused(call("score", run, "-"), said)
+
+
+def test_a_text_in_place_of_a_file_is_told_how_to_be_read(run: Path, call) -> None:
+    refused(call("predict", run, "hello there"), f"echo 'hello there' | saccade predict {run}")
+    refused(call("predict", run, "there.txt"), "there.txt: no such file; check the path\n")
+
+
+def test_a_key_of_decode_without_its_table_is_told_the_whole(run: Path, call) -> None:
+    refused(call("predict", run, "--set", "width=3"), "--set width: did you mean decode.width?")
+    refused(call("predict", run, "--set", "train.steps=3"), "only the keys of decode")
+
+
+def test_examples_of_one_label_are_not_trained_on(tmp_path: Path, call) -> None:
+    path = tmp_path / "same.tsv"
+    path.write_text("".join(f"text number {i}\tsame\n" for i in range(300)))
+    done = call("train", path, "--task", "classify", "--out", tmp_path / "run")
+    refused(done, "same.tsv: all examples have the label 'same': there is nothing to learn")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_path_is_no_misspelled_preset(tmp_path: Path, call) -> None:
+    refused(call("plan", tmp_path / "gpt2x"), "gpt2x: no such file or run; check the path")
+    refused(call("plan", "gpt3-2.8b"), "did you mean 'gpt3-2.7b'?")
+
+
+def test_bounds_of_a_server_are_checked(run: Path, call) -> None:
+    refused(call("serve", run, "--port", 99999), "--port 99999: a number from 0 to 65,535")
+    for option in ("--port", "--waiting", "--seconds", "--body-mb", "--width"):
+        refused(call("serve", run, option, -1), f"{option} -1: ")
+
+
+def test_measuring_on_what_was_learned_is_said(tmp_path: Path, call) -> None:
+    path = corpus(tmp_path, "translate")
+    few = ("--set", "train.steps=1", "--set", "train.processes=1", "--set", "encoder.dim=8")
+    done = call("train", path, "--dev", path, "--out", tmp_path / "run", *few)
+    assert done.code == 0
+    assert f"{path}: is learned from and measured on: metrics tell what is memorised" in done.err

@@ -1,6 +1,7 @@
 """Every rule of the reader, on small files."""
 
 import gzip
+import json
 import os
 import shlex
 import time
@@ -172,8 +173,22 @@ def test_an_odd_first_row_does_not_make_the_others_wrong(tmp_path):
 def test_columns_that_are_asked_for_must_be_there(tmp_path):
     path = write(tmp_path, "a\tb\n")
     found = told(path, Data(source=(1,), target=3))
-    assert found == [("columns", "1", "expected 3 columns, found 2")]
+    assert found == [("column", "1", "no column 3: there are 2 columns")]
     assert told(path, Data(source=(0,), target=2))[0][0] == "column"
+
+
+def test_a_column_that_is_not_there_is_told_with_the_one_that_may_be_meant(tmp_path):
+    path = write(tmp_path, "Text\tlabel\na\tb\n")
+    found = told(path, Data(source=("text",), target="label"))
+    assert found == [("column", "1", "no column 'text' in Text, label (did you mean 'Text'?)")]
+
+
+def test_a_name_that_two_columns_have_is_refused(tmp_path):
+    path = write(tmp_path, "text\ttext\tlabel\na\tb\tc\n")
+    found = told(path, Data(source=("text",), target="label"))
+    said = "2 columns are called 'text': name one by its number"
+    assert found == [("column", "1", said)]
+    assert not told(path, Data(source=(2,), target=3, header=True))
 
 
 def test_an_empty_line_is_a_defect_except_at_the_end(tmp_path):
@@ -533,3 +548,14 @@ def test_a_file_without_any_row_is_refused_without_a_traceback(tmp_path):
         (tmp_path / name).write_text(content)
         with pytest.raises(DataError):
             list(examples([tmp_path / name], Data(), "classify"))
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+def test_a_json_file_of_a_list_is_no_plain_text(indent, tmp_path):
+    rows = [{"text": f"film {i}", "label": "good" if i % 3 else "bad"} for i in range(60)]
+    path = write(tmp_path, json.dumps(rows, indent=indent), "rows.json")
+    with pytest.raises(DataError, match=r"one JSON value .*; write one JSON object a line, as jq"):
+        detect_layout([path], Data())
+    assert detect_layout([path], Data(), "language").format == "text"
+    path = write(tmp_path, "".join(json.dumps(row) + "\n" for row in rows), "rows.json")
+    assert detect_layout([path], Data()).format == "jsonl"

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import saccade
 from saccade.config import Data
 from saccade.data.layout import detect_layout
 from saccade.data.lines import Defect, Example
@@ -223,6 +224,61 @@ def test_an_example_is_not_taken_for_a_header(rows):
     assert not has_header(rows, likely=False)
 
 
+FILMS = [("good" if i % 3 else "bad", f"film, the {i}th") for i in range(60)]
+SOUNDS = [(f"word{i}", f"W {i} D") for i in range(60)]
+
+
+@pytest.mark.parametrize(
+    ("names", "rows", "name"),
+    [
+        (("Sentiment", "Review text"), FILMS, "train.csv"),
+        (("Verdict", "What they wrote"), FILMS, "train.csv"),
+        (("English word", "IPA transcription"), SOUNDS, "train.csv"),
+        (("word", "phones"), SOUNDS, "train.tsv"),
+        (("Label", "What they wrote"), FILMS, "train.tsv"),
+    ],
+)
+def test_a_header_of_several_words_is_a_header(names, rows, name, tmp_path):
+    path = write(tmp_path, [names, *rows], name, delimiter="," if name.endswith("csv") else "\t")
+    assert {*layout(path)[2], layout(path)[3]} == set(names)
+    assert len(pairs(path)) == 60
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [("rare", "a film"), *FILMS, ("scarce", "another")],  # it is not the only one alone
+        [("bad", "a film"), *FILMS],
+        FILMS,
+    ],
+)
+def test_a_label_is_no_header_of_its_column(rows):
+    assert not has_header(rows, likely=True)
+
+
+def test_of_many_columns_the_sources_are_told(tmp_path):
+    rows = [(i, text, "may", label) for i, (text, label) in enumerate(LABELS)]
+    rows = [("", "text", "date", "label"), *rows]
+    assert ", source text: classify" in detect_layout([write(tmp_path, rows)], Data()).reason
+    assert "source" not in detect_layout([write(tmp_path, LABELS)], Data()).reason
+
+
+def test_a_table_of_numbers_is_told_the_other_tasks_there_are(tmp_path):
+    hours = [(f"2020-01-{1 + i // 24:02} {i % 24:02}:00", i % 7, i * 0.5) for i in range(400)]
+    years = [(1700 + i, i % 7) for i in range(200)]
+    houses = [(i % 5, i * 1.5, i % 90) for i in range(200)]
+    names = ("date", "load", "heat"), ("year", "spots"), ("rooms", "area", "price")
+    tables = [[head, *rows] for head, rows in zip(names, (hours, years, houses), strict=True)]
+    said = [detect_layout([write(tmp_path, rows)], Data()).reason for rows in tables]
+    assert [one.partition("(or is it ")[2] for one in said] == [
+        "--task forecast?)",
+        "--task forecast?)",
+        "--task regress?)",
+    ]
+    path = write(tmp_path, tables[0])
+    assert "--task" not in detect_layout([path], Data(), "classify").reason
+
+
 def test_a_csv_file_without_a_header_says_so(tmp_path):
     path = write(tmp_path, LABELS)
     reason = detect_layout([path], Data()).reason
@@ -296,3 +352,17 @@ def test_more_aligned_files_than_in_training_are_refused(tmp_path):
     assert len(list(examples(files[:2], data, "translate"))) == 2
     with pytest.raises(DataError, match="expected 2 files aligned by line, found 3"):
         list(examples(files, data, "translate"))
+
+
+def test_the_header_of_a_tsv_file_is_no_input(tmp_path):
+    header = ("word", "phones")
+    path = write(tmp_path, [header, *SOUNDS], "train.tsv", delimiter="\t")
+    settings = {"train.steps": 1, "train.processes": 1, "encoder.dim": 8, "decoder.dim": 8}
+    run = saccade.train(str(path), out=tmp_path / "run", settings=settings, quiet=True)
+    for text in ("word\nword1\n\nword2\n", "phones\tword\nx\tword1\n\nx\tword2\n"):
+        later = tmp_path / "later.tsv"
+        later.write_text(text)
+        assert run.reads(later)
+        assert list(run.sources(later)) == [("word1",), ("",), ("word2",)]
+    later.write_text("word1\n")
+    assert list(run.sources(later)) == [("word1",)]

@@ -47,3 +47,14 @@ def test_bits_are_of_characters_whatever_the_tokens_are(tokenizer: str, tmp_path
     assert (count == characters) == (tokenizer == "char")
     found = task.evaluate(network, task.encode(rows), rows, quick=False)
     assert found["bits_per_character"] == pytest.approx(nll / log(2) / characters, rel=1e-4)
+
+
+def test_how_many_tokens_are_unknown_is_told_where_there_are_some(tmp_path: Path) -> None:
+    """A vocabulary without the rare words makes a text look easy."""
+    settings = {"kind": "language", "tokenizer": {"kind": "word", "size": 40}}
+    task, network = small_task("language", tmp_path, decoder="gru_off", task=settings)
+    rows = [Example(("ab abc ab",), None)]
+    assert "unknown" not in task.evaluate(network, task.encode(rows), rows, quick=False)
+    rows.append(Example(("never-heard-of",), None))
+    found = task.evaluate(network, task.encode(rows), rows, quick=False)
+    assert found["unknown"] == pytest.approx(100 / 6)  # each line has an end

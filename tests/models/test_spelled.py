@@ -135,3 +135,9 @@ def test_what_cannot_be_spelled_is_refused() -> None:
     pooled = {"head": {"kind": "pooled"}, "encoder": ENCODERS["lstm"]}
     with pytest.raises(ConfigError, match="task 'tag' alone"):
         parse({"task": {"kind": "classify", "tokenizer": spelled}} | pooled, "test")
+
+
+def test_of_words_that_are_spelled_only_characters_are_unknown() -> None:
+    """A word that the vocabulary lacks is read by its characters all the same."""
+    assert tokenizer().unknown("the zebra sat") == ["z", "r"]
+    assert tokenizer().unknown("that beast") == []

@@ -41,4 +41,11 @@ FORECASTS = (
         "if True:",
         (f"{COMMANDS}::test_a_dev_file_looks_back_to_the_training_file",),
     ),
+    Mutation(
+        "forecast: rows before the first are made up",
+        "saccade/tasks/forecast.py",
+        "if first < span.lookback:",
+        "if not first:",
+        (f"{COMMANDS}::test_a_table_shorter_than_the_look_back_is_no_basis_of_a_forecast",),
+    ),
 )

@@ -59,4 +59,18 @@ TABLES = (
         "return found is not None",
         (f"{NUMBERS}::test_a_cell_without_a_number_is_told_with_its_line",),
     ),
+    Mutation(
+        "headers: a name over labels is one of them",
+        "saccade/data/tables.py",
+        "if enough and name and recur and (likely or _is_usual(name, known)):",
+        "if False:",
+        ("tests/data/test_tables.py::test_a_header_of_several_words_is_a_header",),
+    ),
+    Mutation(
+        "headers: a rare label is one",
+        "saccade/data/tables.py",
+        "and min(values.values()) > 1",
+        "",
+        ("tests/data/test_tables.py::test_a_label_is_no_header_of_its_column",),
+    ),
 )
