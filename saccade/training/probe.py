@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import torch
 
+from saccade import config as c
 from saccade.data.batches import Batch
 from saccade.data.parallel import cores
 from saccade.distributed.ranks import Ranks, can_pass_descriptors
@@ -60,7 +61,7 @@ def fastest(
     `batches` are some of an epoch's.
     """
     config = trainer.config
-    pairs = product(precisions(config.precision), processes(config.processes))
+    pairs = product(precisions(config), processes(config.processes))
     modes = [Mode(precision, number) for precision, number in pairs]
     short = expected(trainer, epoch_size, MAX_STEP_SECONDS) < LONG_ENOUGH_SECONDS
     if trainer.device.type != "cpu" or len(modes) < 2 or short:
@@ -80,11 +81,12 @@ def cost(mode: Mode, seconds: float) -> float:
     return seconds * half * (PROCESSES_GAIN if mode.processes > 1 else 1.0)
 
 
-def precisions(configured: str) -> list[str]:
+def precisions(train: c.Train) -> list[str]:
     """The possible number formats: the configured one, or those that the processor supports."""
-    if configured != "auto":
-        return [configured]
-    return ["fp32", "bf16"] if has_half_products() else ["fp32"]
+    if train.precision != "auto":
+        return [train.precision]
+    single = train.optimizer == "sparse" or not has_half_products()  # word vectors are fp32
+    return ["fp32"] if single else ["fp32", "bf16"]
 
 
 def processes(configured: int) -> list[int]:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from saccade import config as c
 from saccade.setup.prepare import prepare
 from saccade.training import probe
 from saccade.training.stop import Stop
@@ -57,3 +58,9 @@ def test_what_the_user_has_chosen_is_not_probed(tmp_path: Path) -> None:
     trainer = Trainer(ready.task, ready.task.build(), tmp_path)
     batches = ready.task.epoch(ready.train, 0)
     assert probe.fastest(trainer, [batches[0]], len(batches), Stop()) == {}
+
+
+def test_word_vectors_are_never_half_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "has_half_products", lambda: True)
+    assert probe.precisions(c.Train()) == ["fp32", "bf16"]
+    assert probe.precisions(c.Train(optimizer="sparse")) == ["fp32"]
