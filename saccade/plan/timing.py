@@ -28,7 +28,7 @@ from saccade.runs.machine import (
     LONG_ENOUGH_SECONDS,
     PROCESSES_GAIN,
     exchange_seconds,
-    has_half_products,
+    precisions,
 )
 
 TRIED_SECONDS = 20.0  # for two ways, at most
@@ -114,9 +114,7 @@ class Way(NamedTuple):
 def _ways(subject: Subject) -> list[Way]:
     """What is open to the run; the plainest first."""
     train = subject.config.train
-    formats = [torch.float32, torch.bfloat16] if has_half_products() else [torch.float32]
-    if train.precision != "auto":
-        formats = [torch.float32 if train.precision == "fp32" else torch.bfloat16]
+    formats = [torch.float32 if name == "fp32" else torch.bfloat16 for name in precisions(train)]
     numbers = [train.processes] if train.processes else [1, cores()]
     return [Way(*pair) for pair in product(formats, dict.fromkeys(numbers))]
 

@@ -144,6 +144,14 @@ def has_half_products() -> bool:
     return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 
 
+def precisions(train: c.Train) -> list[str]:
+    """The possible number formats: the configured one, or those that the processor supports."""
+    if train.precision != "auto":
+        return [train.precision]
+    single = train.optimizer == "sparse" or not has_half_products()  # word vectors are fp32
+    return ["fp32"] if single else ["fp32", "bf16"]
+
+
 def out_of_memory(error: BaseException) -> bool:
     """Whether an allocator has failed; on a CPU torch raises a plain RuntimeError."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):

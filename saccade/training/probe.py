@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import torch
 
-from saccade import config as c
 from saccade.data.batches import Batch
 from saccade.data.parallel import cores
 from saccade.distributed.ranks import Ranks, can_pass_descriptors
@@ -20,7 +19,7 @@ from saccade.runs.machine import (
     LONG_ENOUGH_SECONDS,
     PROCESSES_GAIN,
     exchange_seconds,
-    has_half_products,
+    precisions,
 )
 from saccade.training.gradients import Gradients
 from saccade.training.preflight import expected, time_of
@@ -79,14 +78,6 @@ def cost(mode: Mode, seconds: float) -> float:
     """The seconds of a step, increased where a mode has to be clearly faster to be chosen."""
     half = HALF_GAIN if mode.precision != "fp32" else 1.0
     return seconds * half * (PROCESSES_GAIN if mode.processes > 1 else 1.0)
-
-
-def precisions(train: c.Train) -> list[str]:
-    """The possible number formats: the configured one, or those that the processor supports."""
-    if train.precision != "auto":
-        return [train.precision]
-    single = train.optimizer == "sparse" or not has_half_products()  # word vectors are fp32
-    return ["fp32"] if single else ["fp32", "bf16"]
 
 
 def processes(configured: int) -> list[int]:

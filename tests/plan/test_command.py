@@ -14,6 +14,7 @@ from saccade.plan.report import plan
 from saccade.plan.subject import subject_of
 from saccade.plan.table import amount, duration, size
 from saccade.plan.timing import tried
+from saccade.runs import machine
 from saccade.runs.guard import fitting_network
 from saccade.tasks.registry import load_task
 from tests.helpers import GOLDEN, corpus
@@ -152,7 +153,7 @@ def test_the_ways_are_tried_that_training_would_try(
         return [1e-3 / faster] * len(batches)
 
     monkeypatch.setattr(timing, "_seconds", seconds)
-    monkeypatch.setattr(timing, "has_half_products", lambda: True)
+    monkeypatch.setattr(machine, "has_half_products", lambda: True)
     monkeypatch.setattr(timing, "_update_seconds", lambda network: 0.0)
     monkeypatch.setattr(timing, "cores", lambda: 2)
     settings = ["train.epochs=100000", "train.steps=10"]

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from saccade import config as c
+from saccade.runs import machine
 from saccade.setup.prepare import prepare
 from saccade.training import probe
 from saccade.training.stop import Stop
@@ -29,7 +30,7 @@ def test_only_a_long_run_is_probed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(probe, "cores", lambda: 2)
-    monkeypatch.setattr(probe, "has_half_products", lambda: half)
+    monkeypatch.setattr(machine, "has_half_products", lambda: half)
     ready = prepare(settings("lstm", tmp_path, steps=steps, processes=0), tmp_path)
     trainer = Trainer(ready.task, ready.task.build(), tmp_path)
     before = [p.detach().clone() for p in trainer.parameters]
@@ -61,6 +62,6 @@ def test_what_the_user_has_chosen_is_not_probed(tmp_path: Path) -> None:
 
 
 def test_word_vectors_are_never_half_precision(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe, "has_half_products", lambda: True)
-    assert probe.precisions(c.Train()) == ["fp32", "bf16"]
-    assert probe.precisions(c.Train(optimizer="sparse")) == ["fp32"]
+    monkeypatch.setattr(machine, "has_half_products", lambda: True)
+    assert machine.precisions(c.Train()) == ["fp32", "bf16"]
+    assert machine.precisions(c.Train(optimizer="sparse")) == ["fp32"]
