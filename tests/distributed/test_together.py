@@ -230,7 +230,7 @@ def test_processes_with_different_data_are_refused_by_one_line(tmp_path: Path) -
     folders = [str(tmp_path / name) for name in ("one", "other")]
     found = Together(2, "tests.distributed.differ", *folders, str(tmp_path)).wait()
     assert [code for code, _, _ in found] == [2, 2], said(found)
-    assert found[0][2].startswith("saccade: rank 1 has another data than rank 0")
+    assert found[0][2].startswith("saccade: rank 1 has a different data than rank 0")
     assert len(found[0][2].splitlines()) == 1
     assert found[1][2] == ""
 

@@ -34,7 +34,7 @@ PHASES: dict[str, list[tuple[str, int]]] = {
     "training": [(STEP, n) for n in (1, 4, 7, 10, 14, 17)],
     "evaluating": [  # the fourth is the last, of all dev examples
         *((EVALUATE, n) for n in (1, 2, 3, 4)), (DECODER, 1),
-        ("saccade.training.trainer:Trainer.note", 2),
+        ("saccade.training.trainer:Trainer.record", 2),
     ],
     "decoding": [(DECODER, n) for n in (2, 4, 6, 9, 13, 18)],
     "saving": [("save", n) for n in (25, 40, 55, 70, 90, 110)],
