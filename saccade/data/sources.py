@@ -144,7 +144,7 @@ def _table(names: list[str], data: c.Data, target_type: c.TargetType, labelled: 
         message = f"expected {columns_expected(data)}, found {usual}"
         line = next((number for number, row in head if len(_cells(row)) == usual), 1)
         raise FileError("other-columns", name, message, line)
-    width = max(usual, *(pick + 1 for pick in indices), 1)
+    width = max(usual, *(i + 1 for i in indices), 1)
     mask_index = indices.pop() if labelled and data.mask is not None else None
     target_index = indices.pop() if labelled else None
     single = indices[0] if len(indices) == 1 else None
@@ -158,9 +158,7 @@ def _table(names: list[str], data: c.Data, target_type: c.TargetType, labelled: 
             continue
         cells = row.split("\t") if isinstance(row, str) else row
         if len(cells) == width:
-            source = (
-                (cells[single],) if single is not None else tuple(cells[pick] for pick in indices)
-            )
+            source = (cells[single],) if single is not None else tuple(cells[i] for i in indices)
             target = None if target_index is None else cells[target_index]
             mask = None if mask_index is None else cells[mask_index]
             yield _example(source, target, data, target_type, name, number, mask=mask)
