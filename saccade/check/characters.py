@@ -53,34 +53,34 @@ Hit = tuple[int, str]  # offset in the text, and what it is
 
 
 def _control(text: str) -> Hit | None:
-    found = _CONTROL.search(text)
-    if not found:
+    match = _CONTROL.search(text)
+    if not match:
         return None
     windows = ""
     with contextlib.suppress(UnicodeError):
-        if found[0] >= "\x80":
-            windows = f" ({found[0].encode('latin-1').decode('cp1252')!r} in Windows-1252)"
-    return found.start(), f"the control character {_name(found[0])}{windows}"
+        if match[0] >= "\x80":
+            windows = f" ({match[0].encode('latin-1').decode('cp1252')!r} in Windows-1252)"
+    return match.start(), f"the control character {_name(match[0])}{windows}"
 
 
 def _invisible(text: str) -> Hit | None:
-    for found in _INVISIBLE.finditer(text):
-        if found[0] in _MARKS and _RIGHT_TO_LEFT.search(text):
+    for match in _INVISIBLE.finditer(text):
+        if match[0] in _MARKS and _RIGHT_TO_LEFT.search(text):
             continue
-        if found[0] >= "\U000e0000" and _SUBDIVISION.search(text):
+        if match[0] >= "\U000e0000" and _SUBDIVISION.search(text):
             continue
-        return found.start(), f"the invisible character {_name(found[0])}"
+        return match.start(), f"the invisible character {_name(match[0])}"
     return None
 
 
 def _replaced(text: str) -> Hit | None:
-    found = _REPLACED.search(text)
-    return found and (found.start(), "U+FFFD stands where bytes could not be decoded")
+    match = _REPLACED.search(text)
+    return match and (match.start(), "U+FFFD stands where bytes could not be decoded")
 
 
 def _no_break(text: str) -> Hit | None:
-    found = _NO_BREAK.search(text)
-    return found and (found.start(), f"a {_name(found[0])} looks like a blank")
+    match = _NO_BREAK.search(text)
+    return match and (match.start(), f"a {_name(match[0])} looks like a blank")
 
 
 def _quoted(text: str) -> Hit | None:
@@ -88,11 +88,11 @@ def _quoted(text: str) -> Hit | None:
 
 
 def _mojibake(text: str) -> Hit | None:
-    for found in _MOJIBAKE.finditer(text):
-        shown = text[found.start() : found.start() + (3 if found[0][0] == "â" else 2)]
+    for match in _MOJIBAKE.finditer(text):
+        shown = text[match.start() : match.start() + (3 if match[0][0] == "â" else 2)]
         try:
             original = b"".join(_byte(char) for char in shown)
-            return found.start(), f"{shown!r} is {original.decode()!r} that was decoded wrongly"
+            return match.start(), f"{shown!r} is {original.decode()!r} that was decoded wrongly"
         except UnicodeError:
             continue
     return None
@@ -159,7 +159,9 @@ class Characters:
         codes: set[str] = set()
         for char in present - self.harmless:
             if char not in self.known:
-                self.known[char] = tuple(c for c, found in _TRIGGERS.items() if found.search(char))
+                self.known[char] = tuple(
+                    c for c, pattern in _TRIGGERS.items() if pattern.search(char)
+                )
                 if not self.known[char]:
                     self.harmless.add(char)
             codes.update(self.known[char])

@@ -31,10 +31,7 @@ from saccade.errors import DataError
 
 PARAGRAPH_CHARACTERS = 100  # shorter lines of plain text may repeat by chance
 MIN_LABELLED_ROWS = 100  # before labels are judged by their frequency
-FORMS = (
-    "decomposed",
-    "composed",
-)  # Unicode forms; of two equally frequent ones, the first is reported
+FORMS = ("decomposed", "composed")  # of Unicode; if equally frequent, the first is reported
 
 Say = Callable[[Example, Example], tuple[str, str]]  # (row, partner) -> message, text
 
@@ -263,7 +260,7 @@ def _note_picks(notes: dict[str, Group], picks: list[Pick], train: Scan, dev: Sc
         wanted[pick.scan].update(pick.rows[:KEPT_PLACES].tolist())
         if pick.partners is not None:
             wanted[pick.home or pick.scan].update(pick.partners[:KEPT_PLACES].tolist())
-    rows = {scan: scan.fetch(some) for scan, some in wanted.items()}
+    rows = {scan: scan.fetch(numbers) for scan, numbers in wanted.items()}
     for pick in picks:
         group = Group(len(pick.rows))
         for i, number in enumerate(pick.rows[:KEPT_PLACES].tolist()):

@@ -154,13 +154,13 @@ def _odd_sizes(seen: Seen, reader: c.Reader) -> None:
     if isinstance(reader, c.Picture):
         shape = table[:, 0] / table[:, 1]
         side = np.sqrt(table.prod(1))
-        odd = (shape / np.median(shape) > ODD_SIZE) | (np.median(shape) / shape > ODD_SIZE)
-        odd |= (side / np.median(side) > ODD_SIZE) | (np.median(side) / side > ODD_SIZE)
+        outliers = (shape / np.median(shape) > ODD_SIZE) | (np.median(shape) / shape > ODD_SIZE)
+        outliers |= (side / np.median(side) > ODD_SIZE) | (np.median(side) / side > ODD_SIZE)
         messages = [f"{w:.0f} x {h:.0f} pixels, far from the usual size" for w, h in table]
     else:
         unit = "seconds" if isinstance(reader, c.Sound) else "vectors"
         hundredths = np.round(100 * table[:, 0])
-        odd = hundredths > longest_usual(hundredths)
+        outliers = hundredths > longest_usual(hundredths)
         messages = [f"{length:g} {unit}, far more than usual" for length in table[:, 0].round(2)]
-    for number in np.flatnonzero(odd).tolist():
+    for number in np.flatnonzero(outliers).tolist():
         seen.groups["odd-size"].add(seen.sizes[number][0], messages[number])

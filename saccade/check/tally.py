@@ -205,6 +205,6 @@ def _shifted(source_len: Array, target_len: Array) -> tuple[int, int, int] | Non
         total_gain = float(above[end])
         start = int(np.argmin(sums[: end + 1]))
         if end - start >= 20 and total_gain > max(30.0, 0.5 * (end - start)):
-            found = (first + start, first + end - 1, shift)
-            best = max(best, (total_gain, found)) if best else (total_gain, found)
+            candidate = (first + start, first + end - 1, shift)
+            best = max(best, (total_gain, candidate)) if best else (total_gain, candidate)
     return best and best[1]

@@ -166,5 +166,5 @@ Objective = Annotated[
 ]
 
 OBJECTIVES: dict[str, type[ObjectiveSettings]] = {
-    one.model_fields["kind"].default: one for one in get_args(get_args(Objective)[0])
+    kind.model_fields["kind"].default: kind for kind in get_args(get_args(Objective)[0])
 }

@@ -210,8 +210,8 @@ class Translate(TaskSettings):
         if not self.joint:
             return [*sources, Source(self.target, (len(names),))]
         own = {(i,) for i, name in enumerate(names) if str(name) in self.own}
-        joined = tuple(i for one in sources if one.columns not in own for i in one.columns)
-        separate = [one for one in sources if one.columns in own]
+        joined = tuple(i for source in sources if source.columns not in own for i in source.columns)
+        separate = [source for source in sources if source.columns in own]
         return [Source(self.source, (*joined, len(names))), *separate]
 
 

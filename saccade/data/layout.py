@@ -498,7 +498,7 @@ def _is_counter(values: list[str]) -> bool:
 def _is_inflection(columns: Columns) -> bool:
     """Whether the columns are lemma, form, V;PST;3;SG, as in UniMorph and SIGMORPHON."""
     tags = list(columns.values())[2] if len(columns) == 3 else []
-    return sum(";" in mark and mark == mark.upper() for mark in tags) > 0.9 * len(tags) > 0
+    return sum(";" in tag and tag == tag.upper() for tag in tags) > 0.9 * len(tags) > 0
 
 
 def _sample(name: str) -> list[str]:

@@ -89,7 +89,7 @@ class Imported(Tokenizer):
             raise ValueError("a special token id is outside the vocabulary")
 
     def save(self, path: str | Path) -> None:
-        own = {
+        extra = {
             "specials": list(self.specials),
             "frame": {name: list(ids) for name, ids in self.frame._asdict().items()},
             "dropped": sorted(self._dropped),
@@ -97,24 +97,24 @@ class Imported(Tokenizer):
         content = {
             "saccade": self.config.model_dump(),
             "tokenizer": self._content,
-            "imported": own,
+            "imported": extra,
         }
         Path(path).write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
 
     @classmethod
     def restored(cls, config: c.Tokenizer, content: Mapping[str, Any]) -> Self:
         """The tokenizer that `save` wrote; ValueError, or an error of HF's, if it is invalid."""
-        own = content["imported"]
-        *marks, sentinels = own["specials"]
-        numbers = [*marks, *sentinels, *own["dropped"], *chain(*own["frame"].values())]
-        if len(own["specials"]) != len(Specials._fields) or len(numbers) > MAX_VOCABULARY:
+        extra = content["imported"]
+        *marks, sentinels = extra["specials"]
+        numbers = [*marks, *sentinels, *extra["dropped"], *chain(*extra["frame"].values())]
+        if len(extra["specials"]) != len(Specials._fields) or len(numbers) > MAX_VOCABULARY:
             raise ValueError("imported: malformed special token ids")
         if not all(i is None or type(i) is int for i in numbers):
             raise ValueError("imported: special token ids must be integers")
-        frame = Frame(**{name: tuple(ids) for name, ids in own["frame"].items()})
+        frame = Frame(**{name: tuple(ids) for name, ids in extra["frame"].items()})
         try:
             specials = Specials._make([*marks, tuple(sentinels)])
-            return cls(config, content["tokenizer"], specials, frame, own["dropped"])
+            return cls(config, content["tokenizer"], specials, frame, extra["dropped"])
         except BaseException as error:
             raise _as_value_error(error) from None
 

@@ -135,15 +135,15 @@ def _message(content: bytes) -> Iterator[tuple[int, bytes | int]]:
 
 
 def unigram(
-    found: Pieces, unknown: str, end: str, ids: Mapping[str, int] | None = None, extra: int = 0
+    model: Pieces, unknown: str, end: str, ids: Mapping[str, int] | None = None, extra: int = 0
 ) -> dict[str, Any]:
     """T5's and Marian's. `ids` are the network's ids, where they are not those of the model.
 
     Pieces of `ids` that are not in this model (the other language's) keep their id under a name
     that occurs in no text. `extra` is the number of T5's sentinels, which come last.
     """
-    scores = {piece: score for piece, score, _ in found.pieces}
-    order = [piece for piece, _, _ in found.pieces]
+    scores = {piece: score for piece, score, _ in model.pieces}
+    order = [piece for piece, _, _ in model.pieces]
     if ids is not None:
         order = sorted(ids, key=ids.__getitem__)
         if [ids[piece] for piece in order] != list(range(len(order))):
@@ -159,7 +159,7 @@ def unigram(
     special += [name for name in names if name.startswith("<extra_id_")]
     for name in special:
         vocab[names[name]][0] = name
-    return _spm(found) | {
+    return _spm(model) | {
         "added_tokens": special_tokens(names, special),
         "post_processor": template(names, [], [end], [end]),
         "decoder": META,
@@ -171,10 +171,10 @@ def unigram(
 META = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
 
 
-def _spm(found: Pieces) -> dict[str, Any]:
+def _spm(model: Pieces) -> dict[str, Any]:
     parts: list[dict[str, Any]] = []
-    if found.charsmap:
-        text = base64.b64encode(found.charsmap).decode()
+    if model.charsmap:
+        text = base64.b64encode(model.charsmap).decode()
         parts.append({"type": "Precompiled", "precompiled_charsmap": text})
     parts.append({"type": "Strip", "strip_left": False, "strip_right": True})
     parts.append({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "})

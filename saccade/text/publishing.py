@@ -118,8 +118,8 @@ def _split(pattern: dict[str, str], behavior: str) -> dict[str, Any]:
 
 
 def _pair(merge: Any) -> tuple[str, str]:
-    one, other = merge.split(" ") if isinstance(merge, str) else merge
-    return one, other
+    left, right = merge.split(" ") if isinstance(merge, str) else merge
+    return left, right
 
 
 def _letters() -> list[str]:

@@ -552,12 +552,12 @@ def _vet_pieces(config: c.Tokenizer, pieces: Iterable[str]) -> None:
     """ValueError for pieces that this kind of tokenizer cannot have, or that are too large."""
     where = "tokenizer.model.vocab"
     special = set(_hf_names(config))
-    own = [piece for piece in pieces if piece not in special]
-    if max(map(len, own), default=0) > MAX_PIECE_CHARACTERS:
+    ordinary = [piece for piece in pieces if piece not in special]
+    if max(map(len, ordinary), default=0) > MAX_PIECE_CHARACTERS:
         raise ValueError(f"{where}: a piece has more than {MAX_PIECE_CHARACTERS} characters")
-    if config.kind == "bytes" and max(map(max, filter(None, own)), default="") > "\xff":
+    if config.kind == "bytes" and max(map(max, filter(None, ordinary)), default="") > "\xff":
         raise ValueError(f"{where}: a piece is not made of bytes")
-    if config.kind == "unigram" and trie_nodes(own) > MAX_TRIE_NODES:
+    if config.kind == "unigram" and trie_nodes(ordinary) > MAX_TRIE_NODES:
         raise ValueError(f"{where}: the pieces take more than {MAX_TRIE_NODES:,} nodes of a tree")
 
 
