@@ -7,9 +7,8 @@ from pydantic import ConfigDict, Field, model_validator
 from saccade.config.readers import Positive, PositiveFloat, Share, Strict
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu", "geglu"]
-Layers = Annotated[
-    int, Field(gt=0, le=256)
-]  # limited, as modules take memory on the meta device too
+# limited, since modules take memory on the meta device, too
+Layers = Annotated[int, Field(gt=0, le=256)]
 
 
 class Recurrent(Strict):

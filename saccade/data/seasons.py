@@ -1,5 +1,6 @@
 """Defaults of forecasting from the data: season, horizon, look-back and the train/dev split."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from math import nan
 
@@ -22,29 +23,22 @@ def season_of(table: Table) -> tuple[int, float]:
     """The steps of a season, 1 where there is none; and the autocorrelation at that lag."""
     correlation = autocorrelation(table.values[-MAX_ROWS:, :LOOKED_AT])
     last = len(correlation) - 2
+
+    def peaks(lags: Iterable[int], threshold: float) -> list[int]:
+        tops = (m for m in lags if correlation[m] >= correlation[m - 1 : m + 2].max())
+        return [m for m in tops if correlation[m] > threshold]
+
     usual = [m for m in (table.clock.seasons if table.clock else ()) if 2 <= m <= last]
-    usual_peaks = [
-        m
-        for m in usual
-        if correlation[m] > CANDIDATE and correlation[m] >= correlation[m - 1 : m + 2].max()
-    ]
-    if usual_peaks:
-        best = max(usual_peaks, key=lambda m: float(correlation[m]))
+    if candidates := peaks(usual, CANDIDATE):
+        best = max(candidates, key=lambda m: float(correlation[m]))
         return best, float(correlation[best])
     negative = np.flatnonzero(correlation[: last + 1] < 0)  # a mere decay is not a season
     if not len(negative):
         return 1, 0.0
-    lags = np.arange(max(2, int(negative[0])), last + 1)
-    peaks = [
-        m
-        for m in lags.tolist()
-        if correlation[m] >= correlation[m - 1 : m + 2].max() and correlation[m] > PEAK
-    ]
-    best = max(peaks, key=lambda m: float(correlation[m]), default=1)
-    close = [
-        m for m in peaks if correlation[m] > 0.9 * correlation[best]
-    ]  # a multiple of a season is none
-    best = min(close, default=best)
+    candidates = peaks(range(max(2, int(negative[0])), last + 1), PEAK)
+    best = max(candidates, key=lambda m: float(correlation[m]), default=1)
+    # the first of about equal peaks: the others are multiples of the season
+    best = min((m for m in candidates if correlation[m] > 0.9 * correlation[best]), default=best)
     return best, float(correlation[best]) if best > 1 else 0.0
 
 
