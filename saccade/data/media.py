@@ -106,7 +106,7 @@ class MediaField(Field):
         self._recent: OrderedDict[str, Array] = OrderedDict()
         self._recent_bytes, self._lock = 0, Lock()
 
-    # --- what a kind of media is ---
+    # --- to be implemented by each kind of media ---
 
     @abstractmethod
     def make(self, cell: Cell) -> Array:
@@ -137,7 +137,7 @@ class MediaField(Field):
         """One of the rows of a cell; the first is used in evaluation."""
         return self.make(cell)
 
-    # --- what all have in common ---
+    # --- common to all kinds ---
 
     @property
     def inventory(self) -> Inventory:
@@ -252,7 +252,7 @@ class MediaField(Field):
         return Features(self, rows, index)
 
 
-# --- where rows are -------------------------------------------------------------------------------
+# --- sources of rows: the run, or cells -----------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -94,8 +94,7 @@ def similarity(metric: str, unit: Literal["char", "token"] = "token") -> Similar
             return lambda text, others: [
                 float(chrf_one.sentence_score(text, [other]).score) for other in others
             ]
-        # effective_order: a sentence may have no 4-grams. For metrics of a corpus or of a model
-        # (CIDEr, perplexity), sentence BLEU stands in.
+        # effective_order: a sentence may have no 4-grams; BLEU stands in for the other metrics here
         case "bleu" | "cider" | "rouge" | "token_f1" | "bracket_f1" | "perplexity":
             from sacrebleu.metrics.bleu import BLEU
 
