@@ -1,7 +1,7 @@
-"""Characters that should not be there: what the eye does not see, or takes for another.
+"""Suspicious characters: invisible ones, look-alikes of others, and traces of wrong decoding.
 
-A block of lines is looked at as one set of characters first; only where that holds something
-suspicious is each line read.
+The set of characters of a block of lines is checked first; only if it has suspicious ones, each
+line is searched.
 """
 
 import contextlib
@@ -18,8 +18,8 @@ _STYLED = f"{_WIDE}{_MATHS}"
 _RIGHT_TO_LEFT = re.compile("[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
 _CJK = re.compile("[\u1100-\u11ff\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff]")
 
-# What a letter of another script is taken for. Letters that stand in Latin words on purpose (the
-# alpha of TNFα, the chi of IPA) are left out.
+# Homoglyphs: letters of other scripts and the Latin letters that they look like. Letters that are
+# used in Latin words on purpose (the alpha of TNFα, the chi of IPA) are left out.
 _TAKEN_FOR = dict(
     zip(
         "аеорсухіјѕһԁԛԝАВЕКМНОРСТУХІЈЅονιυρΑΒΕΖΗΙΚΜΝΟΡΤΥΧ",
@@ -30,7 +30,7 @@ _TAKEN_FOR = dict(
 _IN_CYRILLIC = set("aceopxyiABCEHKMOPTXI")
 
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
-_MARKS = "\u200e\u200f\u061c"  # directions: at home in a line of Arabic or Hebrew
+_MARKS = "\u200e\u200f\u061c"  # directional marks, which are legitimate in Arabic and Hebrew
 _INVISIBLE = re.compile(
     f"[\u00ad\u034f\u115f\u1160\u180e\u200b\u202a-\u202e\u2060-\u2064\u2066-\u206f\u3164\ufeff"
     f"\uffa0\U000e0001-\U000e007f{_MARKS}]"
@@ -49,38 +49,38 @@ _FOREIGN = re.compile(f"[{_OTHER}]")
 _NATIVE = re.compile(f"[{_LATIN}]")
 _STYLE = re.compile(f"[{_STYLED}]")
 
-Hit = tuple[int, str]  # where in the text, and what it is
+Hit = tuple[int, str]  # offset in the text, and what it is
 
 
 def _control(text: str) -> Hit | None:
-    found = _CONTROL.search(text)
-    if not found:
+    match = _CONTROL.search(text)
+    if not match:
         return None
     windows = ""
     with contextlib.suppress(UnicodeError):
-        if found[0] >= "\x80":
-            windows = f" ({found[0].encode('latin-1').decode('cp1252')!r} in Windows-1252)"
-    return found.start(), f"the control character {_name(found[0])}{windows}"
+        if match[0] >= "\x80":
+            windows = f" ({match[0].encode('latin-1').decode('cp1252')!r} in Windows-1252)"
+    return match.start(), f"the control character {_name(match[0])}{windows}"
 
 
 def _invisible(text: str) -> Hit | None:
-    for found in _INVISIBLE.finditer(text):
-        if found[0] in _MARKS and _RIGHT_TO_LEFT.search(text):
+    for match in _INVISIBLE.finditer(text):
+        if match[0] in _MARKS and _RIGHT_TO_LEFT.search(text):
             continue
-        if found[0] >= "\U000e0000" and _SUBDIVISION.search(text):
+        if match[0] >= "\U000e0000" and _SUBDIVISION.search(text):
             continue
-        return found.start(), f"the invisible character {_name(found[0])}"
+        return match.start(), f"the invisible character {_name(match[0])}"
     return None
 
 
 def _replaced(text: str) -> Hit | None:
-    found = _REPLACED.search(text)
-    return found and (found.start(), "U+FFFD stands where bytes could not be decoded")
+    match = _REPLACED.search(text)
+    return match and (match.start(), "U+FFFD stands where bytes could not be decoded")
 
 
 def _no_break(text: str) -> Hit | None:
-    found = _NO_BREAK.search(text)
-    return found and (found.start(), f"a {_name(found[0])} looks like a blank")
+    match = _NO_BREAK.search(text)
+    return match and (match.start(), f"a {_name(match[0])} looks like a blank")
 
 
 def _quoted(text: str) -> Hit | None:
@@ -88,11 +88,11 @@ def _quoted(text: str) -> Hit | None:
 
 
 def _mojibake(text: str) -> Hit | None:
-    for found in _MOJIBAKE.finditer(text):
-        shown = text[found.start() : found.start() + (3 if found[0][0] == "â" else 2)]
+    for match in _MOJIBAKE.finditer(text):
+        shown = text[match.start() : match.start() + (3 if match[0][0] == "â" else 2)]
         try:
-            raw = b"".join(_byte(char) for char in shown)
-            return found.start(), f"{shown!r} is {raw.decode()!r} that was decoded wrongly"
+            original = b"".join(_byte(char) for char in shown)
+            return match.start(), f"{shown!r} is {original.decode()!r} that was decoded wrongly"
         except UnicodeError:
             continue
     return None
@@ -148,18 +148,20 @@ _TRIGGERS = {
 
 @dataclass(slots=True)
 class Characters:
-    """Searches blocks of texts; remembers which characters are harmless."""
+    """Searches blocks of texts; caches which characters are harmless."""
 
     known: dict[str, tuple[str, ...]] = field(default_factory=dict)
     harmless: set[str] = field(default_factory=set)
 
     def search(self, texts: Sequence[str]) -> Iterator[tuple[str, int, int, str]]:
-        """Suspicious characters in these texts, as (code, which text, where in it, message)."""
-        here = set("\n".join(texts))
+        """Suspicious characters in these texts, as (code, index of the text, offset, message)."""
+        present = set("\n".join(texts))
         codes: set[str] = set()
-        for char in here - self.harmless:
+        for char in present - self.harmless:
             if char not in self.known:
-                self.known[char] = tuple(c for c, found in _TRIGGERS.items() if found.search(char))
+                self.known[char] = tuple(
+                    c for c, pattern in _TRIGGERS.items() if pattern.search(char)
+                )
                 if not self.known[char]:
                     self.harmless.add(char)
             codes.update(self.known[char])
@@ -171,24 +173,24 @@ class Characters:
 
 
 def forms(texts: Sequence[str]) -> Iterator[tuple[str, int, int]]:
-    """Which texts have composed or else decomposed letters: (which of both, which text, where)."""
-    whole = "\n".join(texts)
-    if whole.isascii():
+    """The texts with decomposed, or else composed, letters: (form, index of the text, offset)."""
+    joined = "\n".join(texts)
+    if joined.isascii():
         return
-    composed = unicodedata.is_normalized("NFC", whole)
+    composed = unicodedata.is_normalized("NFC", joined)
     for index, text in enumerate(texts):
         if text.isascii():
             continue
         if not composed and not unicodedata.is_normalized("NFC", text):
-            mended = unicodedata.normalize("NFC", text)
-            same = (i for i, (a, b) in enumerate(zip(text, mended, strict=False)) if a != b)
-            yield "decomposed", index, next(same, 0)
+            normalised = unicodedata.normalize("NFC", text)
+            changed = (i for i, (a, b) in enumerate(zip(text, normalised, strict=False)) if a != b)
+            yield "decomposed", index, next(changed, 0)
         elif not unicodedata.is_normalized("NFD", text):
             yield "composed", index, 0
 
 
 def visible(text: str, at: int = 0, width: int = 60) -> str:
-    """About `width` characters of a text around `at`; what cannot be seen is written \\u200b."""
+    """About `width` characters of a text around `at`; invisible ones are escaped, as in \\u200b."""
     start = max(0, min(at - width // 2, len(text) - width))
     cut = text[start : start + width]
     shown = "".join(_shown(char) for char in cut)

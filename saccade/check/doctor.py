@@ -1,8 +1,8 @@
-"""The data doctor: what is wrong with the data of a configuration, with file and line.
+"""The data doctor: checks the data of a configuration, and reports findings with file and line.
 
-Files are read a few times, and never kept: `tally` finds what repeats or is too long,
-`characters` what the eye misses, `profile` what is in the wrong language, `tokenizers` what a
-tokenizer makes of it. The rows that are to be shown are fetched at the end.
+Files are streamed in a few passes, never held in memory: `tally` finds duplicates and outliers in
+length, `characters` suspicious characters, `profile` the wrong language, `tokenizers` unknown
+tokens. The rows that are shown are fetched in a last pass.
 """
 
 import contextlib
@@ -29,16 +29,16 @@ from saccade.data.memory import given
 from saccade.data.sources import unseen
 from saccade.errors import DataError
 
-PARAGRAPH_CHARACTERS = 100  # from which a line of plain text does not repeat by chance
-MIN_LABELLED_ROWS = 100  # before a label that occurs once is odd
-FORMS = ("decomposed", "composed")  # of two equally frequent ones, the first is reported
+PARAGRAPH_CHARACTERS = 100  # shorter lines of plain text may repeat by chance
+MIN_LABELLED_ROWS = 100  # before labels are judged by their frequency
+FORMS = ("decomposed", "composed")  # of Unicode; if equally frequent, the first is reported
 
-Say = Callable[[Example, Example], tuple[str, str]]  # (the row, its partner) -> message, text
+Say = Callable[[Example, Example], tuple[str, str]]  # (row, partner) -> message, text
 
 
 @dataclass(frozen=True, slots=True)
 class Pick:
-    """Rows with one kind of defect; `partners` are the rows that they are compared with."""
+    """Rows with one kind of problem; `partners` are the rows that they are compared with."""
 
     code: str
     scan: Scan
@@ -46,15 +46,15 @@ class Pick:
     say: Say
     column: int = 0
     partners: Array | None = None
-    home: Scan | None = None  # where the partners are
+    home: Scan | None = None  # of the partners
 
 
 def check(
     data: c.Data, task: c.Task, examples: Any = None, dev_examples: Any = None
 ) -> Iterator[Finding]:
-    """Errors as they are met, one by one; then warnings and information, a group for each code.
+    """Errors, as they are found; then warnings and information, grouped by code.
 
-    `examples` and `dev_examples` are from memory, in place of the files that `data` names.
+    `examples` and `dev_examples` are from memory, in place of the files of `data`.
     """
     if isinstance(task, c.Forecast):
         yield from series_findings(task, data)
@@ -62,29 +62,29 @@ def check(
     has_labels = task.target_type in ("label", "labels")
     rows = data.train if examples is None else given(examples)
     dev_rows = data.dev if dev_examples is None else given(dev_examples)
-    with contextlib.suppress(DataError):  # `read` says the same as a defect
+    with contextlib.suppress(DataError):  # `read` reports it as a defect
         data = detect_layout(rows, data, task.kind).fill(data)  # train decides for dev too
     letters = LetterClasses()
     train, dev = Scan(rows, data, task, letters), Scan(dev_rows, data, task, letters)
-    readers = [one for one in task.texts(data.source) if isinstance(one.reader, c.Tokenizer)]
-    readers = readers or [c.Source(c.Tokenizer(), ())]  # where nothing is text
-    unseen_tokens = [UnseenTokens(reader.reader) for reader in readers]
-    for block in dev.count_rows():  # before train, which is asked for its words
+    texts = [text for text in task.texts(data.source) if isinstance(text.reader, c.Tokenizer)]
+    texts = texts or [c.Source(c.Tokenizer(), ())]  # where nothing is text
+    unseen_tokens = [UnseenTokens(text.reader) for text in texts]
+    for block in dev.count_rows():  # before train, in which dev's tokens are looked up
         if isinstance(block, Block):
-            for i, texts in enumerate(block.columns):
-                token = unseen_tokens[reader_of(i, readers)]
-                for row, text in zip(block.rows, texts, strict=True):
-                    token.add_dev(dev.where(row, i), text)
+            for i, column in enumerate(block.columns):
+                tokens = unseen_tokens[reader_of(i, texts)]
+                for row, cell in zip(block.rows, column, strict=True):
+                    tokens.add_dev(dev.where(row, i), cell)
     for block in train.count_rows():
         if isinstance(block, Defect):
             yield error(block)
             continue
-        for i, texts in enumerate(block.columns):
-            unseen_tokens[reader_of(i, readers)].add_train(texts)
+        for i, column in enumerate(block.columns):
+            unseen_tokens[reader_of(i, texts)].add_train(column)
     if dev_rows:
         yield from (error(row) for row in dev.rows() if isinstance(row, Defect))
     if train.skipped:
-        # imports torch, which takes a second
+        # imported here: torch takes a second
         from saccade.check.media import media_findings, vector_findings
 
         if data.vector:
@@ -99,7 +99,7 @@ def check(
     if not len(train.tally):
         return
     sample = TokenizerSample(
-        task, readers, train.skipped, len(train.tally), int(train.tally.source_len.sum())
+        task, texts, train.skipped, len(train.tally), int(train.tally.source_len.sum())
     )
     for block in train.score(train):
         sample.add(block)
@@ -110,9 +110,9 @@ def check(
     _labels(notes, train)
     picks = [*_repeats(train, dev), *_lengths(train, dev), *_languages(train, dev)]
     _note_picks(notes, picks, train, dev)
-    with contextlib.suppress(DataError):  # a sample may be too small where the whole is not
+    with contextlib.suppress(DataError):  # the sample may be too small, where all rows are enough
         notes["tokenizer"] = sample.group()
-    unseen_groups = [token.group() for token in unseen_tokens]
+    unseen_groups = [tokens.group() for tokens in unseen_tokens]
     notes["unseen-token"] = merged(group for group, many in unseen_groups if many)
     for code in (code for code in ADVICE if notes[code].count):
         finding = notes[code].finding(code)
@@ -133,11 +133,11 @@ def _tokenizer_key(task: c.Task, text_source: bool) -> str:
     return next(name for name in fields if isinstance(getattr(task, name), c.Tokenizer))
 
 
-# --- what is looked for ---------------------------------------------------------------------------
+# --- checks ---------------------------------------------------------------------------------------
 
 
 def _characters(notes: dict[str, Group], train: Scan, dev: Scan) -> None:
-    """What the first pass has noted; of two forms of letters, the rarer one."""
+    """Suspicious characters of the first pass; and of two Unicode forms the rarer one."""
     for code in train.suspicious.keys() | dev.suspicious.keys():
         notes[code] = merged(scan.suspicious[code] for scan in (train, dev))
     for column in range(len(train.triples)):
@@ -148,32 +148,34 @@ def _characters(notes: dict[str, Group], train: Scan, dev: Scan) -> None:
 
 
 def _labels(notes: dict[str, Group], train: Scan) -> None:
-    """Labels that are rare, far rarer than others, or the same but for their spelling."""
+    """Labels that are rare, imbalanced, or spelling variants of others."""
     labels = train.labels
-    often = {label: n for label, n in labels.items() if n > 1}
+    repeated = {label: n for label, n in labels.items() if n > 1}
     if len(train.tally) >= MIN_LABELLED_ROWS:
-        for label in [label for label in labels if label not in often]:
+        for label in [label for label in labels if label not in repeated]:
             where, text = train.first[label]
             notes["rare-label"].add(where, f"the label {label!r} occurs once", text)
-    if train.target_type == "label" and often and len(train.tally) >= MIN_LABELLED_ROWS:
-        total = sum(often.values())
-        top, low = max(often, key=often.__getitem__), min(often, key=often.__getitem__)
+    if train.target_type == "label" and repeated and len(train.tally) >= MIN_LABELLED_ROWS:
+        total = sum(repeated.values())
+        top = max(repeated, key=repeated.__getitem__)
+        low = min(repeated, key=repeated.__getitem__)
         if len(labels) == 1:
             where, text = train.first[top]
             message = f"all {total:,} examples have the label {top!r}"
             notes["one-label"].add(where, message, text)
-        elif often[top] >= 0.9 * total or often[low] * 20 < total / len(often):
+        elif repeated[top] >= 0.9 * total or repeated[low] * 20 < total / len(repeated):
             low = min(labels, key=labels.__getitem__) if low == top else low  # one that occurs once
-            whole = counted(sum(labels.values()), "example")
-            shares = f"{low!r} has {labels[low]:,} of {whole}, {top!r} has {often[top]:,}"
+            of = counted(sum(labels.values()), "example")
+            shares = f"{low!r} has {labels[low]:,} of {of}, {top!r} has {repeated[top]:,}"
             where, text = train.first[low]
             notes["imbalance"].add(where, shares, text)
-    spelt: dict[str, list[str]] = defaultdict(list)
+    variants: dict[str, list[str]] = defaultdict(list)
     for label in labels:
         plain = unicodedata.normalize("NFKC", label).casefold()
-        spelt["".join(char for char in plain if char.isprintable() and char != " ")].append(label)
-    for same in spelt.values():
-        usual, *rare = sorted(same, key=lambda label: (-labels[label], label))
+        key = "".join(char for char in plain if char.isprintable() and char != " ")
+        variants[key].append(label)
+    for spellings in variants.values():
+        usual, *rare = sorted(spellings, key=lambda label: (-labels[label], label))
         for label in rare:
             message = f"the label {visible(label)!r}, elsewhere {visible(usual)!r}"
             where, text = train.first[label]
@@ -181,11 +183,11 @@ def _labels(notes: dict[str, Group], train: Scan) -> None:
 
 
 def _repeats(train: Scan, dev: Scan) -> Iterator[Pick]:
-    """Rows that are there twice, in both files, or with two targets."""
+    """Duplicates, rows in both train and dev, and sources with different targets."""
     shortest = PARAGRAPH_CHARACTERS if train.target_type == "none" else 0
-    if not train.only_labels:  # many examples have the same label
-        rows, there = tally.leaks(train.tally, dev.tally, shortest)
-        yield Pick("leak", dev, rows, _leaks, 0, there, train)
+    if not train.only_labels:  # labels as sources repeat
+        rows, first = tally.leaks(train.tally, dev.tally, shortest)
+        yield Pick("leak", dev, rows, _leaks, 0, first, train)
     for scan in (train, dev):
         rows, first = tally.repeats(scan.tally, shortest)
         yield Pick("duplicate", scan, rows, _repeated, 0, first, scan)
@@ -197,13 +199,13 @@ def _repeats(train: Scan, dev: Scan) -> Iterator[Pick]:
 
 
 def _lengths(train: Scan, dev: Scan) -> Iterator[Pick]:
-    """Rows that are far longer than others, or far longer than their partner; shifted ones."""
+    """Rows that are far longer than others, or than the other side; misaligned ranges."""
     text = train.target_type == "text"
     for scan in (train, dev):
         if train.skipped:  # a path's length means nothing
             break
-        full = train.tally.source_len[train.tally.source_len > 0]
-        rows = np.flatnonzero(scan.tally.source_len > tally.longest_usual(full))
+        non_empty = train.tally.source_len[train.tally.source_len > 0]
+        rows = np.flatnonzero(scan.tally.source_len > tally.longest_usual(non_empty))
         yield Pick("long", scan, rows, _long_source)
         if text:
             limit = tally.longest_usual(train.tally.target_len)
@@ -226,7 +228,7 @@ def _lengths(train: Scan, dev: Scan) -> Iterator[Pick]:
 
 
 def _languages(train: Scan, dev: Scan) -> Iterator[Pick]:
-    """Rows whose letters follow each other as on the other side, or as on none."""
+    """Rows whose letter triples are likelier on the other side, or unlikely on both."""
     last = len(train.scores) - 1
     usual = [profile.usual(own, size) for own, _, size in train.scores]
     two = train.target_type == "text" and all(profile.apart(*s) for s in train.scores[:: last or 1])
@@ -248,17 +250,17 @@ def _languages(train: Scan, dev: Scan) -> Iterator[Pick]:
             yield Pick("language", scan, np.flatnonzero(flags), _strange, i)
 
 
-# --- what is said ---------------------------------------------------------------------------------
+# --- messages -------------------------------------------------------------------------------------
 
 
 def _note_picks(notes: dict[str, Group], picks: list[Pick], train: Scan, dev: Scan) -> None:
-    """Fetch the rows that are to be shown, and note what is wrong with them."""
+    """Fetch the rows to show, and note their problems."""
     wanted: dict[Scan, set[int]] = {train: set(), dev: set()}
     for pick in picks:
         wanted[pick.scan].update(pick.rows[:KEPT_PLACES].tolist())
         if pick.partners is not None:
             wanted[pick.home or pick.scan].update(pick.partners[:KEPT_PLACES].tolist())
-    rows = {scan: scan.fetch(some) for scan, some in wanted.items()}
+    rows = {scan: scan.fetch(numbers) for scan, numbers in wanted.items()}
     for pick in picks:
         group = Group(len(pick.rows))
         for i, number in enumerate(pick.rows[:KEPT_PLACES].tolist()):
@@ -290,7 +292,7 @@ def _ceiling(share: float, target_type: c.TargetType) -> Say:
     thing = {"label": "labels", "labels": "tags"}.get(target_type, "targets")
 
     def say(row: Example, _: Example) -> tuple[str, str]:
-        best = floor(share * 10_000) / 100  # not 100 % where one is in doubt
+        best = floor(share * 10_000) / 100  # rounded down: not 100 % unless exact
         what = f"some sources have several {thing}: at most {best:.2f} % of the targets"
         return f"{what} can be guessed exactly", _both(row)
 

@@ -1,7 +1,6 @@
-"""A finding: what was found, how often, where first, and what to do; and the table of them.
+"""Findings of the data doctor: what was found, how often, where, and what to do; and their table.
 
-An error is what training refuses. A warning is what it would learn from, to its harm. Information
-is neither right nor wrong.
+Training refuses an error. A warning would harm it. Information is neither.
 """
 
 from collections.abc import Iterable, Iterator
@@ -13,7 +12,7 @@ from saccade.data.lines import Defect
 
 Level = Literal["error", "warning", "info"]
 
-KEPT_PLACES = 20  # of a finding
+KEPT_PLACES = 20  # of a finding, in JSON
 SHOWN_PLACES = 3  # in the table
 
 ADVICE: dict[str, tuple[Level, str]] = {
@@ -60,14 +59,14 @@ ADVICE: dict[str, tuple[Level, str]] = {
 class Place:
     where: str  # "train.tsv:214"
     message: str
-    text: str = ""  # the example, what cannot be seen made visible
+    text: str = ""  # the example, with invisible characters escaped
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
     level: Level
     code: str
-    count: int  # of the places there are; the first are in `places`
+    count: int  # of all places; `places` has the first
     advice: str
     places: tuple[Place, ...]
 
@@ -75,7 +74,7 @@ class Finding:
         return f"{self.places[0].where}: {self.places[0].message}; {self.advice}"
 
     def record(self) -> dict[str, Any]:
-        """For JSON: the first place by itself, then all."""
+        """As JSON: the first place, then all."""
         first = self.places[0]
         head = {"level": self.level, "code": self.code, "count": self.count}
         place = {"where": first.where, "message": first.message, "advice": self.advice}
@@ -83,14 +82,14 @@ class Finding:
 
 
 def error(defect: Defect) -> Finding:
-    """A row that cannot be read, as a finding."""
+    """The finding for a defect."""
     place = Place(defect.where, defect.message, visible(defect.text))
     return Finding("error", defect.code, 1, defect.advice, (place,))
 
 
 @dataclass(slots=True)
 class Group:
-    """Findings of one code: how many there are, and the first places."""
+    """Accumulates findings of one code: their number, and the first places."""
 
     count: int = 0
     places: list[Place] = field(default_factory=list)
@@ -101,29 +100,29 @@ class Group:
             self.places.append(Place(where, message, text))
 
     def finding(self, code: str, level: Level | None = None) -> Finding:
-        usual, advice = ADVICE[code]
-        return Finding(level or usual, code, self.count, advice, tuple(self.places))
+        default, advice = ADVICE[code]
+        return Finding(level or default, code, self.count, advice, tuple(self.places))
 
 
 def merged(groups: Iterable[Group]) -> Group:
     """The groups as one, in order."""
-    whole = Group()
+    result = Group()
     for group in groups:
-        whole.count += group.count
-        whole.places = (whole.places + group.places)[:KEPT_PLACES]
-    return whole
+        result.count += group.count
+        result.places = (result.places + group.places)[:KEPT_PLACES]
+    return result
 
 
 def table(findings: Iterable[Finding]) -> Iterator[str]:
-    """The findings as lines of a table, each with its first places and what to do."""
+    """The lines of a table of the findings, each with its first places and advice."""
     rows = [("level", "code", "count", "where", "what was found, and what to do")]
-    for one in findings:
-        shown = one.places if one.code == "tokenizer" else one.places[:SHOWN_PLACES]
+    for item in findings:
+        shown = item.places if item.code == "tokenizer" else item.places[:SHOWN_PLACES]
         for i, place in enumerate(shown):
-            said = f"{place.message}: {place.text}" if place.text else place.message
-            lead = (one.level, one.code, f"{one.count:,}") if i == 0 else ("", "", "")
-            rows.append((*lead, place.where, said))
-        rows.append(("", "", "", "", f"-> {one.advice}"))
+            what = f"{place.message}: {place.text}" if place.text else place.message
+            lead = (item.level, item.code, f"{item.count:,}") if i == 0 else ("", "", "")
+            rows.append((*lead, place.where, what))
+        rows.append(("", "", "", "", f"-> {item.advice}"))
     if len(rows) == 1:
         return
     widths = [max(len(row[i]) for row in rows) for i in range(4)]
@@ -134,15 +133,15 @@ def table(findings: Iterable[Finding]) -> Iterator[str]:
 
 
 def grouped(findings: Iterable[Finding]) -> list[Finding]:
-    """The findings, those of one level and code as one; errors first, information last."""
+    """The findings, merged by level and code; errors first, information last."""
     groups: dict[tuple[Level, str], Group] = {}
     advice: dict[tuple[Level, str], str] = {}
-    for one in findings:
-        key = one.level, one.code
-        advice.setdefault(key, one.advice)
+    for item in findings:
+        key = item.level, item.code
+        advice.setdefault(key, item.advice)
         group = groups.setdefault(key, Group())
-        group.count += one.count
-        group.places += one.places[: KEPT_PLACES - len(group.places)]
+        group.count += item.count
+        group.places += item.places[: KEPT_PLACES - len(group.places)]
     levels = ("error", "warning", "info")
     return [
         Finding(level, code, group.count, advice[level, code], tuple(group.places))

@@ -1,6 +1,6 @@
-"""What is wrong with media: missing, unreadable, there twice, of odd size, silent, clipped.
+"""Checks of media: missing, unreadable, duplicate, of unusual size, blank, silent, clipped.
 
-Every file is read once. What is kept of it is a hash and a few numbers.
+Every file is read once; a hash and a few numbers are kept of it.
 """
 
 import hashlib
@@ -25,18 +25,18 @@ from saccade.data.pictures import decoded, opened
 from saccade.data.sounds import is_frames, samples_of
 from saccade.errors import DataError
 
-SILENT = 1e-3  # the largest sample of a sound that nobody hears
-CLIPPED = 0.999  # from which a sample is at the limit
-CLIPPED_SHARE = 0.002  # of samples at the limit: more are heard
-ODD_SIZE = 8.0  # times the usual side of a picture, or its shape's: far from it
-MIN_SIDE = 8  # pixels: less shows nothing
+SILENT = 1e-3  # peak amplitude below which a sound is silent
+CLIPPED = 0.999  # amplitude from which a sample counts as clipped
+CLIPPED_SHARE = 0.002  # of clipped samples: more are audible
+ODD_SIZE = 8.0  # factor from the median of pictures' sides, or of their aspect ratios
+MIN_SIDE = 8  # pixels
 
 
 @dataclass
 class Seen:
-    """What is known of the media of train and dev."""
+    """What has been read of the media of one source, in train and dev."""
 
-    known: set[str] = field(default_factory=set)  # cells
+    known: set[str] = field(default_factory=set)  # keys of cells
     content: dict[bytes, tuple[str, str, str]] = field(default_factory=dict)  # split, where, path
     sizes: list[tuple[str, tuple[float, ...]]] = field(default_factory=list)  # where, and numbers
     groups: dict[str, Group] = field(default_factory=lambda: defaultdict(Group))
@@ -44,14 +44,14 @@ class Seen:
 
 def media_sources(task: c.Task, data: c.Data) -> list[c.Source]:
     """The sources of a task that are media."""
-    found = task.sources(data.source)
-    return [source for source in found if isinstance(source.reader, c.Media)]
+    sources = task.sources(data.source)
+    return [source for source in sources if isinstance(source.reader, c.Media)]
 
 
 def media_findings(
     task: c.Task, data: c.Data, train: Iterator[Example | Defect], dev: Iterator[Example | Defect]
 ) -> Iterator[Finding]:
-    """An error for each cell that cannot be read; then warnings, a group for each code."""
+    """An error for each cell that cannot be read; then warnings, grouped by code."""
     sources = media_sources(task, data)
     if not sources:
         return
@@ -67,7 +67,7 @@ def media_findings(
                     continue
                 known.known.add(cell.key)
                 try:
-                    _look(known, source.reader, cell, split, row)
+                    _check_cell(known, source.reader, cell, split, row)
                 except DataError as problem:
                     what, _, advice = str(problem).partition("; ")
                     yield error(Defect("media", row.where, what, advice or "mend the file"))
@@ -78,21 +78,21 @@ def media_findings(
 
 
 def vector_findings(data: c.Data, rows: Iterator[Example | Defect]) -> Iterator[Finding]:
-    """Columns of a vector that never change, or have gaps."""
+    """Columns of a vector that are constant, or have gaps."""
     count, first = 0, ""
-    least = np.full(len(data.vector), np.inf)
-    most = -least
+    lowest = np.full(len(data.vector), np.inf)
+    highest = -lowest
     gaps: dict[str, Group] = defaultdict(Group)
     for row in rows:
         count += 1
         if isinstance(row, Example):
             first = first or row.where
             numbers = json.loads(row.source[vector_place(data) or 0])
-            least, most = np.minimum(least, numbers), np.maximum(most, numbers)
+            lowest, highest = np.minimum(lowest, numbers), np.maximum(highest, numbers)
         elif row.code == "number":
             gaps[row.message.partition(" is ")[0]].add(row.where, row.message)
     groups: dict[str, Group] = defaultdict(Group)
-    for column, low, high in zip(data.vector, least.tolist(), most.tolist(), strict=True):
+    for column, low, high in zip(data.vector, lowest.tolist(), highest.tolist(), strict=True):
         if low == high:
             groups["constant-column"].add(first, f"column {column!r} is {low:g} in every row")
     for column, group in gaps.items():
@@ -103,8 +103,8 @@ def vector_findings(data: c.Data, rows: Iterator[Example | Defect]) -> Iterator[
         yield group.finding(code)
 
 
-def _look(seen: Seen, reader: c.Reader, cell: Cell, split: str, row: Example) -> None:
-    """Note what is to be said of one cell."""
+def _check_cell(seen: Seen, reader: c.Reader, cell: Cell, split: str, row: Example) -> None:
+    """Read one cell, and note its problems."""
     where, name = row.where, "" if cell.inline else cell.text
     if not cell.inline:
         _compare_content(seen, cell, split, where)
@@ -135,7 +135,7 @@ def _look(seen: Seen, reader: c.Reader, cell: Cell, split: str, row: Example) ->
 
 
 def _compare_content(seen: Seen, cell: Cell, split: str, where: str) -> None:
-    """Note a file that is there already, under another name."""
+    """Note a file with the same content as an earlier one."""
     with open(required(cell), "rb") as file:
         key = hashlib.file_digest(file, "sha256").digest() + array_path(cell.text)[1].encode()
     before = seen.content.setdefault(key, (split, where, cell.text))
@@ -147,20 +147,20 @@ def _compare_content(seen: Seen, cell: Cell, split: str, where: str) -> None:
 
 
 def _odd_sizes(seen: Seen, reader: c.Reader) -> None:
-    """Note what is far larger or smaller than is usual here."""
+    """Note outliers in size."""
     if len(seen.sizes) < MIN_ROWS:
         return
     table: Any = np.array([numbers for _, numbers in seen.sizes])
     if isinstance(reader, c.Picture):
         shape = table[:, 0] / table[:, 1]
         side = np.sqrt(table.prod(1))
-        odd = (shape / np.median(shape) > ODD_SIZE) | (np.median(shape) / shape > ODD_SIZE)
-        odd |= (side / np.median(side) > ODD_SIZE) | (np.median(side) / side > ODD_SIZE)
-        said = [f"{w:.0f} x {h:.0f} pixels, far from the usual size" for w, h in table]
+        outliers = (shape / np.median(shape) > ODD_SIZE) | (np.median(shape) / shape > ODD_SIZE)
+        outliers |= (side / np.median(side) > ODD_SIZE) | (np.median(side) / side > ODD_SIZE)
+        messages = [f"{w:.0f} x {h:.0f} pixels, far from the usual size" for w, h in table]
     else:
         unit = "seconds" if isinstance(reader, c.Sound) else "vectors"
         hundredths = np.round(100 * table[:, 0])
-        odd = hundredths > longest_usual(hundredths)
-        said = [f"{length:g} {unit}, far more than usual" for length in table[:, 0].round(2)]
-    for number in np.flatnonzero(odd).tolist():
-        seen.groups["odd-size"].add(seen.sizes[number][0], said[number])
+        outliers = hundredths > longest_usual(hundredths)
+        messages = [f"{length:g} {unit}, far more than usual" for length in table[:, 0].round(2)]
+    for number in np.flatnonzero(outliers).tolist():
+        seen.groups["odd-size"].add(seen.sizes[number][0], messages[number])

@@ -1,4 +1,4 @@
-"""What is wrong with targets that are numbers: unreadable, of another size, far from all others."""
+"""Checks of targets that are numbers: unreadable, of another size, outliers."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from saccade.data.numbers import Moments
 from saccade.data.targets import rows_of, target_cell
 from saccade.errors import DataError
 
-FAR = 30.0  # times the range of the middle half, beyond it: such a number outweighs all others
+FAR = 30.0  # interquartile ranges beyond the quartiles: such an outlier dominates the loss
 
 
 def number_findings(
@@ -23,10 +23,10 @@ def number_findings(
     train: Iterator[Example | Defect],
     dev: Iterator[Example | Defect],
 ) -> Iterator[Finding]:
-    """An error for each target that cannot be read; then warnings, a group for each code."""
+    """An error for each target that cannot be read; then warnings, grouped by code."""
     moments, groups = Moments(), defaultdict(Group)  # type: Moments, dict[str, Group]
     per_row = isinstance(task, c.Series) or (isinstance(task, c.Regress) and task.per_position)
-    extremes: list[tuple[str, np.ndarray]] = []  # where, and the numbers farthest from 0
+    extremes: list[tuple[str, np.ndarray]] = []  # where, and the smallest and largest numbers
     first = ""
     for split, rows in (("train", train), ("dev", dev)):
         for row in rows:

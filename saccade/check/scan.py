@@ -1,6 +1,6 @@
-"""Passes over the files of one split, a block of rows at once, for the data doctor.
+"""Passes over the files of one split, in blocks of rows, for the data doctor.
 
-What is kept of a row is a few numbers: a million pairs take some fifty megabytes.
+A few numbers are kept of each row: a million pairs take some fifty megabytes.
 """
 
 import contextlib
@@ -27,21 +27,21 @@ BLOCK_ROWS, BLOCK_CHARACTERS = 4096, 1 << 20
 def skipped_columns(task: c.Task, data: c.Data) -> set[int]:
     """The source columns that hold no text."""
     sources = task.sources(data.source)
-    apart = [one for one in sources if not isinstance(one.reader, c.Tokenizer)]
-    return {column for one in apart for column in one.columns}
+    others = [source for source in sources if not isinstance(source.reader, c.Tokenizer)]
+    return {column for source in others for column in source.columns}
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
     """Some rows, and their texts: a list for each source column, and one for a target of text."""
 
-    start: int  # the number of the first row
+    start: int  # the index of the first row
     rows: list[Example]
     columns: list[list[str]]
 
 
 class Scan:
-    """The rows of train, or of dev: read several times, never kept."""
+    """The rows of train, or of dev: streamed in several passes."""
 
     def __init__(
         self,
@@ -56,23 +56,23 @@ class Scan:
         self.only_labels = task.only_labels(data.source)
         self.tally = TallyBuilder().tally
         self.labels: Counter[str] = Counter()
-        self.beside: dict[str, list[str]] = {}  # the files that are aligned by line with each
-        with contextlib.suppress(FileError):  # `read` says the same as a defect
+        self.beside: dict[str, list[str]] = {}  # for each file those that are aligned with it
+        with contextlib.suppress(FileError):  # `read` reports it as a defect
             parts = [] if isinstance(paths, Memory) else files_of(list(paths))
             self.beside = {name: part for part in parts for name in part}
-        self.first: dict[str, tuple[str, str]] = {}  # where a label comes first, and the text
+        self.first: dict[str, tuple[str, str]] = {}  # where a label occurs first, and the text
         self.suspicious: dict[str, Group] = defaultdict(Group)  # by the code of `characters`
         self.forms: dict[tuple[int, str], Group] = defaultdict(Group)  # by column and form
         self.triples: list[Array] = []  # how often each occurs, by column
         self.scores: list[tuple[Array, Array, Array]] = []  # own, other, size; by column
-        # by file, what was noted of a word: line, word, and the place it has
+        # by file, notes about a word: line of the sentence, word, and its place in a group
         self._words: dict[str, list[tuple[int, str, Group, int]]] = defaultdict(list)
 
     def rows(self) -> Iterator[Example | Defect]:
         return read(self.paths, self.data, self.task_kind)
 
     def where(self, row: Example, column: int) -> str:
-        """Where a column of a row is: of files aligned by line, in its own."""
+        """The location of a column of a row: of aligned files, in its own."""
         picks = [*self.data.source, self.data.target]
         file = row.file
         if self.data.format == "lines" and file:
@@ -80,7 +80,7 @@ class Scan:
         return place(file, row.line)
 
     def count_rows(self) -> Iterator[Defect | Block]:
-        """The first pass: the defects as they are met, and each block once it is counted."""
+        """The first pass: yields defects as they are found, and each block once it is counted."""
         characters, tally_builder = Characters(), TallyBuilder()
         for block in self._blocks():
             if isinstance(block, Defect):
@@ -104,7 +104,7 @@ class Scan:
             _find_words(file, words)
 
     def score(self, train: "Scan") -> Iterator[Block]:
-        """The second pass: how well profiles explain each text; each block once it is scored.
+        """The second pass: scores texts by the profiles; yields each block once it is scored.
 
         Where the target is a text, the other side's profile is tried too.
         """
@@ -116,27 +116,29 @@ class Scan:
             if isinstance(block, Defect):
                 continue
             for i, texts in enumerate(block.columns):
-                found = self.letters.triples(texts)
-                mine = theirs = profile.total(tables[i], *found)
+                triples = self.letters.triples(texts)
+                own_score = other_score = profile.total(tables[i], *triples)
                 if self.target_type == "text" and i in (0, last):
-                    theirs = profile.total(tables[last - i], *found)
-                sizes = profile.sizes(*found[1:])
-                for column, more in zip(grown[i], (mine, theirs, sizes), strict=True):
+                    other_score = profile.total(tables[last - i], *triples)
+                sizes = profile.sizes(*triples[1:])
+                for column, more in zip(grown[i], (own_score, other_score, sizes), strict=True):
                     column.extend(more)
             yield block
         self.scores = [(own.values, other.values, size.values) for own, other, size in grown]
 
     def fetch(self, wanted: Iterable[int]) -> dict[int, Example]:
-        """These rows, by number; the file is read as far as the last of them."""
-        left = set(wanted)
-        found: dict[int, Example] = {}
-        good = (row for row in self.rows() if isinstance(row, Example)) if left else iter(())
-        for i, row in enumerate(good):
-            if i in left:
-                found[i] = row
-                if len(found) == len(left):
+        """These rows, by index; the file is read up to the last of them."""
+        remaining = set(wanted)
+        fetched: dict[int, Example] = {}
+        examples = (
+            (row for row in self.rows() if isinstance(row, Example)) if remaining else iter(())
+        )
+        for i, row in enumerate(examples):
+            if i in remaining:
+                fetched[i] = row
+                if len(fetched) == len(remaining):
                     break
-        return found
+        return fetched
 
     def _blocks(self) -> Iterator[Block | Defect]:
         rows: list[Example] = []
@@ -168,12 +170,12 @@ class Scan:
     def _count_labels(self, rows: list[Example]) -> None:
         if self.target_type not in ("label", "labels"):
             return
-        here = Counter(chain.from_iterable(row.labels for row in rows))
-        for label in [label for label in here if label not in self.labels]:
+        counts = Counter(chain.from_iterable(row.labels for row in rows))
+        for label in [label for label in counts if label not in self.labels]:
             row = next(row for row in rows if label in row.labels)
             column = len(self.data.source)
             self.first[label] = self.where(row, column), visible(" ".join(row.source))
-        self.labels.update(here)
+        self.labels.update(counts)
 
     def _note(
         self, group: Group, column: int, block: Block, number: int, at: int, message: str
@@ -189,14 +191,14 @@ class Scan:
 
 
 def _find_words(file: str, words: list[tuple[int, str, Group, int]]) -> None:
-    """Where a line is a word, give what was noted of a word that word's line."""
-    wanted = sorted(words, key=lambda one: one[0])
+    """In formats with a word per line, move each note about a word to the word's own line."""
+    wanted = sorted(words, key=lambda note: note[0])
     with contextlib.suppress(FileError):
         for number, text in enumerate(lines_of(file), 1):
             if not wanted:
                 return
             cells = cells_of(text) if isinstance(text, str) else []
-            for one in [one for one in wanted if one[0] <= number and one[1] in cells]:
-                _, _, group, index = one
+            for note in [note for note in wanted if note[0] <= number and note[1] in cells]:
+                _, _, group, index = note
                 group.places[index] = replace(group.places[index], where=place(file, number))
-                wanted.remove(one)
+                wanted.remove(note)

@@ -1,4 +1,4 @@
-"""What is wrong with tables of series: defects of their files, gaps, spikes, too few rows."""
+"""Checks of time-series tables: defects of their files, gaps, spikes, too few rows."""
 
 from collections.abc import Iterator
 
@@ -10,17 +10,17 @@ from saccade.data.lines import FileError, counted, place
 from saccade.data.seasons import defects_of, refuse_overlap, settled
 from saccade.data.series import Table, TableSchema, scan_table
 
-SPIKE = 12.0  # times the usual distance between two values, on both sides of one
+SPIKE = 12.0  # times the median difference of consecutive values, on both sides of one
 
 
 def series_findings(task: c.Forecast, data: c.Data) -> Iterator[Finding]:
-    """Errors, which training refuses; then warnings, a group for each code."""
+    """Errors, which training refuses; then warnings, grouped by code."""
     table, defects = scan_table(data.train[0], task, data)
     yield from map(error, defects)
     dev = None
     if table is not None:
-        whole, _ = settled(task, table, data)
-        yield from map(error, defects_of(table, whole, data))
+        filled, _ = settled(task, table, data)
+        yield from map(error, defects_of(table, filled, data))
         if data.dev:
             known = TableSchema(table.roles, table.names, table.clock)
             dev, defects = scan_table(data.dev[0], task, data, known)
@@ -31,12 +31,13 @@ def series_findings(task: c.Forecast, data: c.Data) -> Iterator[Finding]:
         except FileError as problem:
             yield error(problem.defect)
     gaps, spikes = Group(), Group()
-    for one in (table, dev):
-        if one is not None:
-            _gaps(gaps, one)
-            _spikes(spikes, one)
-    yield from (group.finding(code) for code, group in (("gaps", gaps), ("spike", spikes))
-                if group.count)  # fmt: skip
+    for split in (table, dev):
+        if split is not None:
+            _gaps(gaps, split)
+            _spikes(spikes, split)
+    for code, group in (("gaps", gaps), ("spike", spikes)):
+        if group.count:
+            yield group.finding(code)
 
 
 def _gaps(group: Group, table: Table) -> None:
@@ -51,15 +52,15 @@ def _gaps(group: Group, table: Table) -> None:
 
 
 def _spikes(group: Group, table: Table) -> None:
-    """Values that are far from both their neighbours, on the same side."""
+    """Values that are far above, or far below, both neighbours."""
     for name, series in zip(table.names, table.values.T, strict=True):
         rows = np.flatnonzero(~np.isnan(series))
-        apart = np.diff(series[rows])
-        usual = np.median(np.abs(apart)) if len(apart) > 2 else 0.0
-        if usual <= 0:
+        differences = np.diff(series[rows])
+        median = np.median(np.abs(differences)) if len(differences) > 2 else 0.0
+        if median <= 0:
             continue
-        far = np.minimum(np.abs(apart[:-1]), np.abs(apart[1:])) > SPIKE * usual
-        far &= np.sign(apart[:-1]) != np.sign(apart[1:])
+        far = np.minimum(np.abs(differences[:-1]), np.abs(differences[1:])) > SPIKE * median
+        far &= np.sign(differences[:-1]) != np.sign(differences[1:])
         for row in rows[1:-1][far].tolist():
             group.add(_where(table, row), f"{series[row]:g} in {name!r} is far from its neighbours")
 

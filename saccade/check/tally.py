@@ -1,7 +1,7 @@
-"""A few numbers for every row of a file, and what they say: repeats, contradictions, lengths.
+"""A few numbers for every row of a file, and checks on them: duplicates, conflicts, lengths.
 
-A text is remembered by its 64-bit hash, so that a million rows are thirty megabytes. Two texts of
-a million have the same hash once in thirty million files.
+A text is represented by its 64-bit hash, so a million rows take thirty megabytes. The probability
+of a collision among a million texts is one in thirty million.
 """
 
 from collections.abc import Sequence
@@ -14,9 +14,9 @@ from saccade.data.lines import Example
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-MIN_ROWS = 30  # before anything is said about lengths
-MAX_SHIFT_LINES = 3  # by which aligned files are compared
-STRETCH_ROWS = 200_000  # searched for a shift at once
+MIN_ROWS = 30  # before lengths are judged
+MAX_SHIFT_LINES = 3  # largest offset at which aligned files are compared
+STRETCH_ROWS = 200_000  # that are searched for a shift in one chunk
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Tally:
 
 
 class GrowingArray:
-    """An array that grows at its end, without a second copy of what it holds."""
+    """An append-only array that is resized in place, without a second copy."""
 
     def __init__(self, dtype: type[np.generic]):
         self._buffer = np.zeros(1024, dtype)
@@ -53,7 +53,7 @@ class GrowingArray:
 
 
 class TallyBuilder:
-    """Builds a tally, some rows at a time."""
+    """Builds a tally from blocks of rows."""
 
     def __init__(self) -> None:
         self._columns = [
@@ -62,14 +62,14 @@ class TallyBuilder:
 
     def add(self, rows: Sequence[Example]) -> None:
         n = len(rows)
-        found: tuple[Array, ...] = (
+        columns: tuple[Array, ...] = (
             np.fromiter((row.line for row in rows), np.int32, n),
             np.fromiter((hash(row.source) for row in rows), np.int64, n),
             np.fromiter((hash(row.target) for row in rows), np.int64, n),
             np.fromiter((sum(map(len, row.source)) for row in rows), np.int32, n),
             np.fromiter((sum(map(len, row.target or ())) for row in rows), np.int32, n),
         )
-        for column, values in zip(self._columns, found, strict=True):
+        for column, values in zip(self._columns, columns, strict=True):
             column.extend(values)
 
     @property
@@ -77,13 +77,13 @@ class TallyBuilder:
         return Tally(*(column.values for column in self._columns))
 
 
-# --- repeats --------------------------------------------------------------------------------------
+# --- duplicates -----------------------------------------------------------------------------------
 
 
 def repeats(tally: Tally, shortest: int) -> tuple[Array, Array]:
-    """The rows whose source and target have come before, and for each the first row that has them.
+    """The rows that duplicate an earlier row, and for each the first row that it duplicates.
 
-    Sources of fewer than `shortest` characters may repeat.
+    Sources of fewer than `shortest` characters are ignored.
     """
     with np.errstate(over="ignore"):
         keys = tally.source * np.int64(0x5851F42D4C957F2D) + tally.target
@@ -91,9 +91,10 @@ def repeats(tally: Tally, shortest: int) -> tuple[Array, Array]:
 
 
 def conflicts(tally: Tally) -> tuple[Array, Array, float]:
-    """The rows whose target is not that of the first row with their source; that row; the ceiling.
+    """The rows whose target differs from that of the first row with their source; that row; the
+    ceiling.
 
-    The ceiling is the share of rows that is right if every source gets its most frequent target.
+    The ceiling is the best possible accuracy: every source gets its most frequent target.
     """
     later, first = _later(tally.source, np.arange(len(tally)))
     differs = tally.target[later] != tally.target[first]
@@ -101,7 +102,7 @@ def conflicts(tally: Tally) -> tuple[Array, Array, float]:
 
 
 def _later(keys: Array, rows: Array) -> tuple[Array, Array]:
-    """Of these rows those whose key has come before, in order, and the first row of each key."""
+    """Of these rows those with the key of an earlier one, in order, and the first with that key."""
     order = rows[np.argsort(keys[rows], kind="stable")]
     if not len(order):
         return order, order
@@ -109,8 +110,8 @@ def _later(keys: Array, rows: Array) -> tuple[Array, Array]:
     starts = np.flatnonzero(new)
     first = order[starts[new.cumsum() - 1]]
     later, first = order[~new], first[~new]
-    again = np.argsort(later)
-    return later[again], first[again]
+    by_row = np.argsort(later)
+    return later[by_row], first[by_row]
 
 
 def _ceiling(tally: Tally) -> float:
@@ -118,63 +119,64 @@ def _ceiling(tally: Tally) -> float:
         return 1.0
     order = np.lexsort((tally.target, tally.source))
     source, target = tally.source[order], tally.target[order]
-    fresh = np.concatenate([[True], source[1:] != source[:-1]])
-    run = fresh | np.concatenate([[True], target[1:] != target[:-1]])
-    starts = np.flatnonzero(run)
+    new_source = np.concatenate([[True], source[1:] != source[:-1]])
+    new_pair = new_source | np.concatenate([[True], target[1:] != target[:-1]])
+    starts = np.flatnonzero(new_pair)
     counts = np.diff(np.concatenate([starts, [len(order)]]))
-    best = np.maximum.reduceat(counts, np.flatnonzero(fresh[starts]))
+    best = np.maximum.reduceat(counts, np.flatnonzero(new_source[starts]))
     return float(best.sum() / len(order))
 
 
 def leaks(train: Tally, dev: Tally, shortest: int) -> tuple[Array, Array]:
-    """The rows of dev whose source is in train, and the first row there that has it."""
+    """The rows of dev whose source is in train, and the first row of train that has it."""
     if not len(train) or not len(dev):
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     order = np.argsort(train.source, kind="stable")
     at = np.minimum(np.searchsorted(train.source[order], dev.source), len(order) - 1)
-    there = order[at]
-    same = (train.source[there] == dev.source) & (dev.source_len >= shortest)
-    return np.flatnonzero(same), there[same]
+    match = order[at]
+    same = (train.source[match] == dev.source) & (dev.source_len >= shortest)
+    return np.flatnonzero(same), match[same]
 
 
 # --- lengths --------------------------------------------------------------------------------------
 
 
 def longest_usual(lengths: Array) -> float:
-    """The length above which a line is an outlier among these: far beyond the upper quartile."""
+    """The length above which a line is an outlier: far beyond the upper quartile."""
     if len(lengths) < MIN_ROWS:
         return np.inf
     low, high = np.percentile(np.log(np.maximum(lengths, 1)), [25, 75])
     reach = min(5 * max(high - low, 0.3), np.log(50.0))
     limit = max(float(np.exp(high + reach)), 50.0)
-    # Where many lines are that long, long lines are usual there.
+    # if many lines are that long, they are not outliers
     return limit if (lengths > limit).sum() <= max(3, 0.005 * len(lengths)) else np.inf
 
 
 def ratios(tally: Tally) -> Array:
-    """How many times as long as its source each target is, as a logarithm."""
-    smooth = 10.0  # one letter more or less means nothing in a short line
-    found: Array = np.log((tally.target_len + smooth) / (tally.source_len + smooth))
-    return found
+    """The log ratio of the lengths of target and source, for each row."""
+    smooth = 10.0  # so that a letter more or less hardly matters in a short line
+    log_ratios: Array = np.log((tally.target_len + smooth) / (tally.source_len + smooth))
+    return log_ratios
 
 
-def usual_ratios(found: Array) -> tuple[float, float]:
-    """The lowest and the highest ratio (logarithms) that are no outliers."""
-    if len(found) < MIN_ROWS:
+def usual_ratios(log_ratios: Array) -> tuple[float, float]:
+    """The lowest and the highest log ratio that are not outliers."""
+    if len(log_ratios) < MIN_ROWS:
         return -np.inf, np.inf
-    low, middle, high = np.percentile(found, [25, 50, 75])
+    low, middle, high = np.percentile(log_ratios, [25, 50, 75])
     reach = max(6 * (high - low), np.log(3.0))
-    odd = np.abs(found - middle) > reach
-    if odd.sum() > max(3, 0.005 * len(found)):
+    outliers = np.abs(log_ratios - middle) > reach
+    if outliers.sum() > max(3, 0.005 * len(log_ratios)):
         return -np.inf, np.inf
     return float(middle - reach), float(middle + reach)
 
 
 def shifted(tally: Tally) -> tuple[int, int, int] | None:
-    """The rows (first, last) between which targets belong to other lines, and how far off they are.
+    """The first and the last row of a range in which source and target are misaligned, and the
+    offset in rows; None if there is none.
 
-    A partner has about the length of its line. The stretch is sought in which lines as far apart
-    as the shift fit so much better that chance does not explain it.
+    Aligned lines have similar lengths. The range is the one where lines at the offset fit so much
+    better than lines side by side that chance does not explain it.
     """
     for start in range(0, len(tally), STRETCH_ROWS):
         stop = min(start + STRETCH_ROWS, len(tally))
@@ -190,19 +192,19 @@ def _shifted(source_len: Array, target_len: Array) -> tuple[int, int, int] | Non
     if n < MIN_ROWS:
         return None
     source, target = np.log(source_len + 10.0), np.log(target_len + 10.0)
-    usual = np.median(target - source)
-    here = np.abs(target - source - usual)
-    scale = max(float(np.median(here)), 0.02)
+    median = np.median(target - source)
+    aligned = np.abs(target - source - median)
+    scale = max(float(np.median(aligned)), 0.02)
     for shift in [k for k in range(-MAX_SHIFT_LINES, MAX_SHIFT_LINES + 1) if k]:
         first, stop = max(0, -shift), min(n, n - shift)
-        there = np.abs(target[first:stop] - source[first + shift : stop + shift] - usual)
-        gain = np.clip((here[first:stop] - there) / scale, -3, 3)
+        offset = np.abs(target[first:stop] - source[first + shift : stop + shift] - median)
+        gain = np.clip((aligned[first:stop] - offset) / scale, -3, 3)
         sums = np.concatenate([np.zeros(1), gain.cumsum()])
         above = sums - np.minimum.accumulate(sums)
         end = int(np.argmax(above))
-        won = float(above[end])
+        total_gain = float(above[end])
         start = int(np.argmin(sums[: end + 1]))
-        if end - start >= 20 and won > max(30.0, 0.5 * (end - start)):
-            found = (first + start, first + end - 1, shift)
-            best = max(best, (won, found)) if best else (won, found)
+        if end - start >= 20 and total_gain > max(30.0, 0.5 * (end - start)):
+            candidate = (first + start, first + end - 1, shift)
+            best = max(best, (total_gain, candidate)) if best else (total_gain, candidate)
     return best and best[1]

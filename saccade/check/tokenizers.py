@@ -1,4 +1,4 @@
-"""What a tokenizer makes of the data: sample lines in tokens, and tokens of dev it cannot know."""
+"""Sample lines cut by the tokenizers, and tokens of dev that are not in train."""
 
 from collections import Counter
 from collections.abc import Collection, Sequence
@@ -12,15 +12,15 @@ from saccade.text.tokenizers import Tokenizer, alphabet
 from saccade.text.vocab import SPECIALS
 
 SHOWN_ROWS = 5
-SAMPLE_ROWS = 20_000  # that the tokenizer is trained on, spread over the file
-SAMPLE_CHARACTERS = 4_000_000  # ... at most, where rows are long
-MANY_UNSEEN_WORDS = 0.20  # share of the words of dev; usually it is lower
+SAMPLE_ROWS = 20_000  # for training the tokenizers, evenly spaced in the file
+SAMPLE_CHARACTERS = 4_000_000  # limit of the sample where rows are long
+MANY_UNSEEN_WORDS = 0.20  # threshold for a warning, as a share of the words of dev
 MANY_UNSEEN_CHARACTERS = 0.03
-MIN_DEV_UNITS = 100  # words or characters of dev, before their share means anything
+MIN_DEV_UNITS = 100  # words or characters of dev, before their share is judged
 
 
 def reader_of(column: int, texts: Sequence[c.Source]) -> int:
-    """Which of a task's tokenizers reads a column of text."""
+    """The index of the tokenizer that reads a column of text."""
     return next((i for i, text in enumerate(texts) if column in text.columns), 0)
 
 
@@ -31,8 +31,8 @@ class UnseenTokens:
         assert isinstance(settings, c.Tokenizer)
         self.settings = settings
         self.dev: Counter[str] = Counter()
-        self.first: dict[str, tuple[str, str]] = {}  # where, and the text
-        self.missing: dict[str, int] = {}  # how many times it has yet to be met
+        self.first: dict[str, tuple[str, str]] = {}  # where it occurs first, and the text
+        self.missing: dict[str, int] = {}  # how many occurrences in train are still lacking
 
     def add_dev(self, where: str, text: str) -> None:
         """Count the units of a text of dev."""
@@ -43,27 +43,28 @@ class UnseenTokens:
             self.missing[unit] = self.settings.min_count
 
     def add_train(self, texts: Sequence[str]) -> None:
-        """Strike off what texts of train have."""
+        """Count the units of texts of train."""
         if not self.missing:
             return
         units = alphabet(self.settings, "\n".join(texts))
-        some = set(units) if self.settings.min_count == 1 else units
-        for unit, count in Counter(filter(self.missing.__contains__, some)).items():
+        occurrences = set(units) if self.settings.min_count == 1 else units
+        for unit, count in Counter(filter(self.missing.__contains__, occurrences)).items():
             self.missing[unit] -= count
             if self.missing[unit] <= 0:
                 del self.missing[unit]
 
     def group(self) -> tuple[Group, bool]:
-        """The most frequent ones, each where it comes first; and whether they are too many."""
+        """The unseen units, most frequent first, each at its first place; and whether they are too
+        many."""
         words = self.settings.kind == "word"
-        known = {unit for unit in self.dev if unit.isspace() or unit in SPECIALS}
-        total = sum(n for unit, n in self.dev.items() if unit not in known)
-        unknown = {unit: self.dev[unit] for unit in self.missing if unit not in known}
-        share = sum(unknown.values()) / max(total, 1)
+        ignored = {unit for unit in self.dev if unit.isspace() or unit in SPECIALS}
+        total = sum(n for unit, n in self.dev.items() if unit not in ignored)
+        unseen = {unit: self.dev[unit] for unit in self.missing if unit not in ignored}
+        share = sum(unseen.values()) / max(total, 1)
         thing, group = "words" if words else "characters", Group()
         least = self.settings.min_count
         seldom = "never" if least == 1 else f"fewer than {least} times"
-        for unit, n in sorted(unknown.items(), key=lambda pair: (-pair[1], pair[0])):
+        for unit, n in sorted(unseen.items(), key=lambda pair: (-pair[1], pair[0])):
             where, text = self.first[unit]
             message = f"{share:.2%} of dev's {thing} are {seldom} in train, as {unit!r} ({n:,})"
             group.add(where, message, visible(text, max(text.find(unit), 0)))
@@ -72,7 +73,7 @@ class UnseenTokens:
 
 
 class TokenizerSample:
-    """A sample of the training texts, to show what tokenizers trained on it do."""
+    """A sample of the training texts, cut by tokenizers that are trained on it."""
 
     def __init__(
         self,
@@ -89,7 +90,7 @@ class TokenizerSample:
         self.sample: list[list[str]] = [[] for _ in texts]
 
     def add(self, block: Block) -> None:
-        """Take every so many rows of a block into the sample."""
+        """Take every `stride`-th row into the sample."""
         for i, texts in enumerate(block.columns):
             sample = self.sample[reader_of(i, self.texts)]
             sample += texts[-block.start % self.stride :: self.stride]
@@ -98,7 +99,7 @@ class TokenizerSample:
         self.shown += [block.rows[i - block.start] for i in shown if block.start <= i < stop]
 
     def group(self) -> Group:
-        """What the tokenizers are, and the shown examples as tokens."""
+        """A place for each tokenizer, and one for each shown example, as tokens."""
         tokenizers = [
             Tokenizer.train(text.reader, lines)
             for text, lines in zip(self.texts, self.sample, strict=True)
@@ -136,7 +137,7 @@ class TokenizerSample:
         return group
 
     def _name(self, number: int, read: Sequence[Sequence[int]]) -> str:
-        """What a tokenizer is called, by the columns that each of them reads."""
+        """The name of a tokenizer, by the columns that each of them reads."""
         nth = f" {number + 1}" if number else ""
         if self.task.target_type != "text" or len(read) == 1:
             return f"text{nth}"

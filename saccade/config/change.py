@@ -1,4 +1,4 @@
-"""Settings of one request: the table `decode` of a run with some keys changed."""
+"""Per-request settings: the table `decode` of a run with some keys changed."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -21,8 +21,8 @@ class _ExactTable(Strict):
 def change_decode(decode: Decode, settings: Mapping[str, Any]) -> Decode:
     """The same search with these keys changed.
 
-    With another `kind`, or `sample = True`, what both kinds share stays as it was, and the rest is
-    the new kind's default.
+    With another `kind`, or `sample = True`, keys that both kinds have are kept, and the others have
+    the new kind's defaults.
     """
     if not settings:
         return decode
@@ -31,28 +31,28 @@ def change_decode(decode: Decode, settings: Mapping[str, Any]) -> Decode:
     kind = changes.setdefault("kind", decode.kind)
     model = kinds.get(kind if isinstance(kind, str) else "", type(decode))
     for name, other in kinds.items():
-        strangers = sorted(changes.keys() & other.model_fields.keys() - model.model_fields.keys())
-        if strangers:
+        misplaced = sorted(changes.keys() & other.model_fields.keys() - model.model_fields.keys())
+        if misplaced:
             hint = "a setting of sampling; set decode.kind to 'sample', or add --sample to predict"
             if name == "beam":
                 hint = "a setting of beam search; leave out --sample or decode.kind = 'sample'"
             if name == "beam" and decode.kind == "sample":  # the run's own
                 hint = "a setting of beam search; set decode.kind to 'beam'"
-            raise ConfigError(f"settings: decode.{strangers[0]} is {hint}")
+            raise ConfigError(f"settings: decode.{misplaced[0]} is {hint}")
     return validate(_Table, {"decode": _shared(decode, model) | changes}, "settings").decode
 
 
 def exact_decode(decode: Decode, settings: Mapping[str, Any]) -> Exact:
-    """Exact search under the rules of a run's own search, with these keys changed."""
+    """Exact search with the constraints of a run's own search, and these keys changed."""
     changes = modern_keys(dict(settings))
     known = Beam.model_fields.keys() | Sample.model_fields.keys()
-    if strangers := sorted(changes.keys() & known - Exact.model_fields.keys()):
-        raise ConfigError(f"decode.{strangers[0]} is not supported by exact search: leave it out")
+    if unsupported := sorted(changes.keys() & known - Exact.model_fields.keys()):
+        raise ConfigError(f"decode.{unsupported[0]} is not supported by exact search: leave it out")
     raw = {"decode": _shared(decode, Exact) | changes | {"kind": "exact"}}
     return validate(_ExactTable, raw, "settings").decode
 
 
 def _shared(decode: Decode, model: type[Beam | Sample | Exact]) -> dict[str, Any]:
-    """The keys of a search that another kind of it has, too."""
+    """The settings of a search that another kind has, too."""
     raw = decode.model_dump(mode="json", exclude_none=True)
     return {key: value for key, value in raw.items() if key in model.model_fields}

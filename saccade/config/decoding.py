@@ -1,4 +1,4 @@
-"""How an output is found: the table `decode`."""
+"""Settings of decoding: the table `decode`."""
 
 from typing import Annotated, Literal, Self
 
@@ -6,19 +6,19 @@ from pydantic import Field, model_validator
 
 from saccade.config.readers import NonNegative, Positive, PositiveFloat, Share, Strict, Tuple
 
-# Upper limits on search settings, so that no request exhausts the machine.
-MAX_HYPOTHESES = 1000  # of one input
-MAX_SEARCH_TOKENS = 1 << 22  # of all hypotheses of one input
+# upper limits, so that no request exhausts the memory
+MAX_HYPOTHESES = 1000  # per input
+MAX_SEARCH_TOKENS = 1 << 22  # of all hypotheses of an input
 Hypotheses = Annotated[int, Field(gt=0, le=MAX_HYPOTHESES)]
 
 
 class Compute(Strict):
-    """How a prediction is computed."""
+    """Settings of how predictions are computed."""
 
     batch_tokens: Annotated[int, Field(gt=0, le=1 << 20)] = 4096
     engine: Literal["auto", "torch", "ctranslate2"] = "auto"
-    int8: bool = False  # weights as whole numbers of 8 bits, on a CPU
-    # processes; 0 is one for each core where that is fast
+    int8: bool = False  # weights quantised to 8 bits, on a CPU
+    # processes; 0: one for each core, where that is fast
     workers: Annotated[int, Field(ge=0, le=256)] = 0
 
 
@@ -26,24 +26,24 @@ class Limits(Strict):
     """How long an output may be, in tokens."""
 
     max_len: Annotated[int, Field(gt=0, le=100_000)] = 200
-    # and at most so many for a token of the source, and 10
+    # and at most max_ratio * source length + 10
     max_ratio: Annotated[float, Field(gt=0, le=10_000)] = 3.0
 
 
 class Rules(Limits):
-    """What may be said, whatever the search."""
+    """Constraints on outputs, for every kind of search."""
 
     min_len: Annotated[int, Field(ge=0)] = 0  # of an output, in tokens
-    no_repeat: Annotated[int, Field(ge=0)] = 0  # no n-gram of this length comes twice; 0 is off
-    repetition: Annotated[float, Field(ge=1.0)] = 1.0  # log p of what was said before, times this
-    banned: Tuple = ()  # words or phrases that never come
-    only: str = ""  # a file of permitted outputs, one a line
-    # every output is a tree in brackets, as in (S (NP he) (VP sits)); words: with as many words as
-    # its source has
+    no_repeat: Annotated[int, Field(ge=0)] = 0  # no n-gram of this length is repeated; 0 is off
+    repetition: Annotated[float, Field(ge=1.0)] = 1.0  # penalty: log p of repeated tokens * this
+    banned: Tuple = ()  # words or phrases that are never generated
+    only: str = ""  # a file of permitted outputs, one per line
+    # every output is a bracketed tree, as in (S (NP he) (VP sits)); words: with as many words as
+    # the source
     tree: bool | Literal["words"] = False
     model: str = ""  # the run of a language model with the same vocabulary ...
     model_weight: NonNegative = 0.2  # ... whose log-probabilities are added with this weight
-    # the share of the encoder's CTC in the score, beside the decoder's; None is train.ctc
+    # the weight of the encoder's CTC score, against the decoder's; None: train.ctc
     ctc: Share | None = None
 
 
@@ -56,17 +56,17 @@ class Ranking(Strict):
 
 
 class Risk(Strict):
-    """Minimum Bayes risk: of several candidates the one nearest to the others."""
+    """Minimum Bayes risk decoding: of several candidates the one most similar to the others."""
 
-    risk: Literal["off", "metric", "chrf", "bleu"] = "off"  # nearest by this
+    risk: Literal["off", "metric", "chrf", "bleu"] = "off"  # the similarity
     candidates: Hypotheses = 16  # samples, or the beam's best
 
 
 class PlainBeam(Ranking, Limits, Compute):
-    """What every engine can do with a beam."""
+    """The settings of beam search that every engine supports."""
 
     width: Hypotheses = 5
-    # also stop when so many have ended; None is when no open one can still win
+    # also stop once so many hypotheses are finished; None: only when no other can win any more
     stop_after: Annotated[int, Field(gt=0, le=MAX_SEARCH_TOKENS)] | None = None
 
 
@@ -74,8 +74,8 @@ class Beam(PlainBeam, Risk, Rules):
     """Search for the best, with a beam; a width of 1 is greedy."""
 
     kind: Literal["beam"] = "beam"
-    groups: Positive = 1  # of the beam, that keep away from each other's words ...
-    diversity: NonNegative = 0.5  # ... by so much log-probability
+    groups: Positive = 1  # of diverse beam search ...
+    diversity: NonNegative = 0.5  # ... and its penalty, as a log-probability
     coverage: NonNegative = 0.0  # weight of the penalty on source positions not attended to
 
     @model_validator(mode="after")
@@ -112,12 +112,12 @@ def _require_end(limits: Limits, name: str, hypotheses: int) -> None:
 
 
 class Exact(Ranking, Rules, Compute):
-    """Find the best of all, and prove it: for `saccade exact`, which compares beams with it."""
+    """Exact search, which proves its optimum: for `saccade exact`, which compares beams with it."""
 
     kind: Literal["exact"] = "exact"
-    budget: Positive = 20_000  # prefixes that a source may extend
-    order: Literal["depth", "best"] = "depth"  # what is extended first
+    budget: Positive = 20_000  # prefixes that may be expanded per source
+    order: Literal["depth", "best"] = "depth"  # depth-first or best-first
 
 
-# How `predict` and `evaluate` search, unless told otherwise.
+# the default search of `predict` and `evaluate`
 Decode = Annotated[Beam | Sample, Field(discriminator="kind")]

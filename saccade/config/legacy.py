@@ -1,4 +1,4 @@
-"""What older versions wrote into a configuration, in the words of this one."""
+"""Migration of configurations that were written by older versions."""
 
 import copy
 from typing import Any
@@ -7,7 +7,7 @@ from saccade.config.decoding import Beam, Sample
 
 
 def modernize(raw: dict[str, Any]) -> dict[str, Any]:
-    """The same tables with every key and value that has another name now under that name."""
+    """The same tables with renamed keys and values under their present names."""
     raw = copy.deepcopy(raw)
     task = raw.get("task")
     if isinstance(task, dict) and task.get("kind") == "model":
@@ -18,7 +18,7 @@ def modernize(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def _decode(table: dict[str, Any]) -> dict[str, Any]:
-    """The table `decode` with its kind; an old one held the keys of every kind side by side."""
+    """The table `decode` with its kind; an old table held the keys of every kind."""
     if "kind" in table:
         return table
     old = "sample" in table or "complete" in table

@@ -7,7 +7,8 @@ from pydantic import ConfigDict, Field, model_validator
 from saccade.config.readers import Positive, PositiveFloat, Share, Strict
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu", "geglu"]
-Layers = Annotated[int, Field(gt=0, le=256)]  # so that even a network on the meta device has an end
+# limited, since modules take memory on the meta device, too
+Layers = Annotated[int, Field(gt=0, le=256)]
 
 
 class Recurrent(Strict):
@@ -18,14 +19,14 @@ class Recurrent(Strict):
     dim: Positive = 256
     num_layers: Layers = 1
     dropout: Share = 0.2
-    # a share of the weights from step to step (DropConnect), in training
+    # DropConnect on the recurrent weights
     weight_dropout: Share = 0.0
     residual: bool = False  # around every layer but the first
 
 
 class RecurrentEncoder(Recurrent):
     bidirectional: bool = True  # each direction has half the width
-    # each direction has layers of its own, which never see the other's, as in ELMo
+    # each direction has its own layers, which never read the other's, as in ELMo
     separate: bool = False
     mix: bool = False  # the memory is a learned mix of the embeddings and all layers, as in ELMo
 
@@ -48,10 +49,10 @@ class RecurrentDecoder(Recurrent):
     attention: Literal[
         "off", "parameter_free", "dot", "scaled_dot", "general", "concat", "additive"
     ] = "additive"
-    # where the context enters: Bahdanau 2015, or Luong 2015
+    # where the context vector is used: Bahdanau 2015, or Luong 2015
     context: Literal["cell", "output"] = "cell"
-    # of a decoder without attention: a learned map of the encoder's last state, which is read again
-    # at every step, or that state as it is, and nothing more (Sutskever et al. 2014)
+    # without attention: a linear map of the encoder's last state, which is also an input at every
+    # step, or only that state unchanged (Sutskever et al. 2014)
     first_state: Literal["learned", "copied"] = "learned"
     tied: bool = True  # the output layer is the embedding table
     # tokens of the source may be copied (See et al. 2017); BaseModel has a `copy` of its own
@@ -59,8 +60,8 @@ class RecurrentDecoder(Recurrent):
 
     @model_validator(mode="after")
     def enters(self) -> Self:
-        one = self.attention == "off" and self.num_layers == 1 and self.cell != "lstm"
-        if self.first_state == "copied" and not one:
+        single_vector = self.attention == "off" and self.num_layers == 1 and self.cell != "lstm"
+        if self.first_state == "copied" and not single_vector:
             raise ValueError(
                 "first_state 'copied' is for one layer without attention whose state is one "
                 "vector: set attention = 'off', num_layers = 1 and cell = 'gru'"
@@ -71,12 +72,12 @@ class RecurrentDecoder(Recurrent):
 
 
 class RotaryScaling(Strict):
-    """Rotary positions for longer texts than a network was first trained on."""
+    """Scaling of rotary positions for longer contexts than in pre-training."""
 
     kind: Literal["linear", "llama3"] = "llama3"
-    factor: Annotated[float, Field(ge=1.0)] = 8.0  # slower by so much: all pairs, or slow ones
-    # llama3: pairs that turn less than `low` times in `context` tokens are slowed down, those that
-    # turn more than `high` times are not, those between in part
+    factor: Annotated[float, Field(ge=1.0)] = 8.0  # by which frequencies are divided
+    # llama3: frequencies with less than `low` turns in `context` tokens are divided, those with
+    # more than `high` are not, those between are interpolated
     low: PositiveFloat = 1.0
     high: PositiveFloat = 4.0
     context: Positive = 8192
@@ -102,16 +103,16 @@ class Transformer(Strict):
     norm: Literal["layer", "rms"] = "layer"
     # gelu_tanh: the approximation of GPT-2; swiglu and geglu are gated, geglu with gelu_tanh
     activation: Activation = "relu"
-    # sinusoidal_halves: all sines, then all cosines, as in Marian; relative: numbers added to
-    # scores by distance, as in T5
+    # sinusoidal_halves: all sines, then all cosines, as in Marian; relative: biases on scores by
+    # distance, as in T5
     positions: Literal[
         "sinusoidal", "sinusoidal_halves", "learned", "rotary", "relative", "none"
     ] = "sinusoidal"
-    max_positions: Positive = 1024  # of learned positions; the others have no end
+    max_positions: Positive = 1024  # of learned positions; the others are unlimited
     scale_embedding: bool = True  # by sqrt(dim)
-    # what published networks have otherwise
+    # variants of published networks
     head_dim: Positive | None = None  # None: dim / num_heads
-    num_kv_heads: Positive | None = None  # grouped queries; None: each head has its own keys
+    num_kv_heads: Positive | None = None  # grouped-query attention; None: num_heads
     bias: bool = True  # of the linear layers of blocks
     norm_eps: PositiveFloat | None = None  # None: 1e-5, with rms 1e-6
     norm_embedding: bool = False  # a norm before the first block, as in BERT and BART
@@ -119,7 +120,7 @@ class Transformer(Strict):
     rotary_theta: PositiveFloat = 10000.0
     rotary_scaling: RotaryScaling | None = None
     relative_buckets: Annotated[int, Field(ge=4, le=4096)] = 32
-    relative_distance: Positive = 128  # all farther ones share the last bucket
+    relative_distance: Positive = 128  # all larger ones share the last bucket
 
     @model_validator(mode="after")
     def divides(self) -> Self:
@@ -132,8 +133,8 @@ class Transformer(Strict):
             )
         width = self.head_dim or self.dim // self.num_heads
         if self.positions == "rotary" and width % 2:
-            said = "dim / num_heads" if self.head_dim is None else "head_dim"
-            raise ValueError(f"rotary positions need an even head width; {said} is {width}")
+            key = "dim / num_heads" if self.head_dim is None else "head_dim"
+            raise ValueError(f"rotary positions need an even head width; {key} is {width}")
         if self.positions.startswith("sinusoidal") and self.dim % 2:
             raise ValueError(f"sinusoidal positions need an even dim, not {self.dim}")
         near = self.relative_buckets // (4 if isinstance(self, TransformerEncoder) else 2)
@@ -146,8 +147,8 @@ class Transformer(Strict):
 
 
 class TransformerEncoder(Transformer):
-    causal: bool = False  # a position sees those before it alone, as in a language model
-    # vectors for the first text, the second and so on, where separators part them; 0 is none
+    causal: bool = False  # causal attention, as in a language model
+    # segment embeddings, of texts that are divided by separators; 0 is none
     segments: Annotated[int, Field(ge=0, le=1024)] = 0
 
 
@@ -161,7 +162,7 @@ class TransformerDecoder(Transformer):
 
 
 class EditDecoder(Strict):
-    """Writes in one pass over the source: copies, substitutes, deletes and inserts."""
+    """A transducer that edits the source: copies, substitutes, deletes and inserts."""
 
     model_config = ConfigDict(serialize_by_alias=True)
 
@@ -170,8 +171,8 @@ class EditDecoder(Strict):
     dim: Positive = 256
     num_layers: Layers = 1
     dropout: Share = 0.2
-    tied: bool = True  # the logits of substitution are made by the embedding table
-    # tokens of the source may be copied as they are; BaseModel has a `copy` of its own
+    tied: bool = True  # the output layer of substitutions is the embedding table
+    # tokens of the source may be copied unchanged; BaseModel has a `copy` of its own
     copies: bool = Field(default=False, alias="copy")
 
 
@@ -198,7 +199,7 @@ class Convolution(Strict):
 
 
 class Pyramid(Strict):
-    """Recurrent layers, each of which but the first reads its input two steps at a time.
+    """Recurrent layers, each but the first of which halves the length.
 
     Chan et al. 2016, arxiv.org/abs/1508.01211
     """
@@ -217,7 +218,7 @@ class Pyramid(Strict):
 
 
 class NoBody(Strict):
-    """What the stem makes of a source is the memory, as in Show, Attend and Tell."""
+    """The stem's vectors are the memory, as in Show, Attend and Tell."""
 
     kind: Literal["none"] = "none"
     dim: Positive = 256
@@ -234,11 +235,11 @@ Decoder = Annotated[
 
 
 class Pooled(Strict):
-    """One label, or numbers, for the whole: the memory is first pooled into one vector."""
+    """One label, or one vector of numbers: the memory is pooled into one vector."""
 
     kind: Literal["pooled"] = "pooled"
     pool: Literal["last", "first", "mean", "max", "attention"] = "attention"
-    # a linear layer and its non-linearity after the pool: BERT's pooler is first and tanh
+    # a linear layer with this activation after pooling: BERT's pooler is first and tanh
     dense: Literal["off", "tanh", "relu"] = "off"
     dropout: Share = 0.2
 
@@ -251,29 +252,29 @@ class PerWord(Strict):
 
 
 class PerToken(Strict):
-    """A token of the vocabulary for each position: what a masked language model says."""
+    """A token of the vocabulary for each position, as in a masked language model."""
 
     kind: Literal["per_token"] = "per_token"
-    # a linear layer, its non-linearity and a norm before the output, as in BERT
+    # a linear layer with this activation and a norm before the output, as in BERT
     dense: Literal["off", "relu", "gelu", "gelu_tanh"] = "gelu"
     norm_eps: PositiveFloat = 1e-5
     tied: bool = True  # the output layer is the embedding table
 
 
 class Horizon(Strict):
-    """All steps of a forecast at once; without an encoder a linear map of the look-back alone."""
+    """All steps of a forecast at once; without an encoder, a linear map of the look-back."""
 
     kind: Literal["horizon"] = "horizon"
-    # a linear map from a series' own look-back, the same for all (Zeng et al. 2023)
+    # a linear map of each series' look-back, shared by all series (Zeng et al. 2023)
     shortcut: bool = True
-    pool: Literal["last", "mean", "max", "attention"] = "mean"  # of what an encoder has read
+    pool: Literal["last", "mean", "max", "attention"] = "mean"  # of the encoder's memory
     dropout: Share = 0.0
-    # of the likelihood's weights: 0 is none, with 1 means learn from squared errors alone
-    # (Seitzer et al. 2022)
+    # of the beta-NLL loss: 0 is the likelihood, with 1 means are trained by squared error (Seitzer
+    # et al. 2022)
     beta: Annotated[float, Field(ge=0.0, le=1.0)] = 1.0
 
 
-HEADS = {  # which head writes which type of target, unless the task says otherwise
+HEADS = {  # type of target -> kind of head, unless the task overrides it
     "label": "pooled",
     "labels": "per_word",
     "numbers": "pooled",
@@ -283,34 +284,34 @@ Head = Annotated[Pooled | PerWord | PerToken | Horizon, Field(discriminator="kin
 
 
 class Frame(Strict):
-    """What is taken out of a window before it is read, and put back into its forecast."""
+    """Normalisation of a window, which is undone in its forecast."""
 
     # subtracted from a window: its last value (NLinear), its mean (RevIN), or nothing
     centre: Literal["last", "mean", "none"] = "last"
-    scale: bool = True  # divided by the deviation of the window
-    cycle: bool = False  # a learned cycle, of task.season steps, for each series (CycleNet)
+    scale: bool = True  # divided by the window's deviation
+    cycle: bool = False  # a learned cycle of task.season steps for each series (CycleNet)
 
 
 class Gaussian(Strict):
-    """Numbers of which each has a mean and a deviation."""
+    """Independent Gaussians, each with a mean and a deviation."""
 
     kind: Literal["gaussian"] = "gaussian"
-    floor: PositiveFloat = 1e-3  # of a deviation, in units of the training part's
+    floor: PositiveFloat = 1e-3  # of a deviation, in units of the training data's
 
 
 class Mixture(Strict):
-    """Numbers together: a mixture of Gaussians, so that there may be more than one good answer."""
+    """A mixture of Gaussians over all numbers jointly, for multimodal targets."""
 
     kind: Literal["mixture"] = "mixture"
     components: Annotated[int, Field(gt=0, le=1024)] = 20
-    floor: PositiveFloat = 1e-3  # of a deviation, in units of the training part's
+    floor: PositiveFloat = 1e-3  # of a deviation, in units of the training data's
 
 
 Output = Annotated[Gaussian | Mixture, Field(discriminator="kind")]
 
 
 class Reals(NamedTuple):
-    """What a network has to know of a target of numbers: how many, and which are 0 or 1."""
+    """What a network must know of a target of numbers: how many, and which are 0 or 1."""
 
     size: int
     binary: tuple[int, ...] = ()

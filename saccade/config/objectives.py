@@ -1,7 +1,7 @@
-"""What a network learns from plain text alone: an objective, of which there are several kinds.
+"""Objectives of pre-training on plain text.
 
-The type is the registry: whoever adds an objective adds it to `Objective`, and the type checker
-names the places that have to know.
+The type is the registry: a new objective is added to `Objective`, and the type checker names the
+places that must handle it.
 """
 
 from typing import Annotated, ClassVar, Literal, Self, get_args
@@ -15,15 +15,15 @@ Fraction = Annotated[float, Field(gt=0.0, lt=1.0)]
 
 
 class ObjectiveSettings(Strict):
-    """What an objective tells the rest of the toolkit about itself."""
+    """The properties of an objective."""
 
     parts: ClassVar[tuple[Part, ...]]  # of its network
-    needs_mask: ClassVar[bool] = False  # whether its tokenizer has to have <mask>
-    needs_view: ClassVar[bool] = False  # whether positions see only some others
+    needs_mask: ClassVar[bool] = False  # whether its tokenizer must have <mask>
+    needs_view: ClassVar[bool] = False  # whether it needs an attention mask per row
 
 
 class Hidden(ObjectiveSettings):
-    """Some tokens are asked for, of which most are hidden.
+    """Some tokens are to be predicted, most of them masked.
 
     Devlin et al. 2019, arxiv.org/abs/1810.04805
     """
@@ -31,9 +31,9 @@ class Hidden(ObjectiveSettings):
     parts = ("encoder", "head")
     needs_mask = True
 
-    share: Fraction = 0.15  # of the tokens, that are to be said; of these:
+    share: Fraction = 0.15  # of the tokens, that are predicted; of these:
     mask: Annotated[float, Field(ge=0.0, le=1.0)] = 0.8  # become <mask>
-    random: Share = 0.1  # become a token drawn from the vocabulary; the rest stay as they are
+    random: Share = 0.1  # become a random token; the rest are unchanged
     whole_words: bool = False  # all pieces of a word, or none
 
     @model_validator(mode="after")
@@ -44,12 +44,12 @@ class Hidden(ObjectiveSettings):
 
 
 class Masked(Hidden):
-    """Hidden tokens, from all that is left on both sides: BERT, RoBERTa."""
+    """Masked language modelling, with context from both sides: BERT, RoBERTa."""
 
     kind: Literal["masked"] = "masked"
-    # masks are drawn anew in every epoch (Liu et al. 2019); False is once for all
+    # masks are drawn again in every epoch (Liu et al. 2019); False: only once
     dynamic: bool = True
-    # a row is two texts, and it is to be said whether the second follows the first or is another
+    # a row is two texts, and it is to be predicted whether the second follows the first
     next_sentence: bool = False
 
 
@@ -62,19 +62,19 @@ class Causal(ObjectiveSettings):
 
 
 class Bidirectional(ObjectiveSettings):
-    """The next token and the one before: two language models, one from each end.
+    """A forward and a backward language model, which share only embeddings and output layer.
 
-    They share embeddings and output, and nothing else. Peters et al. 2018, arxiv.org/abs/1802.05365
+    Peters et al. 2018, arxiv.org/abs/1802.05365
     """
 
     parts = ("encoder", "head")
-    needs_mask = True  # for what a user asks for: it is never read in training
+    needs_mask = True  # for prediction: <mask> does not occur in training
 
     kind: Literal["bidirectional"] = "bidirectional"
 
 
 class Unilm(Hidden):
-    """Hidden tokens under three masks, one for each row: both ways, left to right, or a prefix.
+    """Masked tokens with one of three attention masks per row: bidirectional, causal, or prefix.
 
     Dong et al. 2019, arxiv.org/abs/1905.03197
     """
@@ -85,22 +85,22 @@ class Unilm(Hidden):
 
 
 class Permuted(ObjectiveSettings):
-    """Tokens one after the other in an order that is drawn, each after all that are not asked for.
+    """XLNet: tokens are predicted in random order, after all tokens that are not predicted.
 
     Yang et al. 2019, arxiv.org/abs/1906.08237
     """
 
     parts = ("encoder", "head")
-    needs_mask = True  # whose vector is what a query begins with
+    needs_mask = True  # its embedding initialises the query stream
     needs_view = True
 
     kind: Literal["permuted"] = "permuted"
-    share: Fraction = 0.167  # of the tokens, that are to be said
+    share: Fraction = 0.167  # of the tokens, that are predicted
     whole_words: bool = False  # all pieces of a word, or none
 
 
 class Spans(ObjectiveSettings):
-    """Spans of tokens, each hidden behind a sentinel; the decoder says them.
+    """T5's span corruption: each span is replaced by a sentinel; the decoder generates the spans.
 
     Raffel et al. 2020, arxiv.org/abs/1910.10683
     """
@@ -108,17 +108,17 @@ class Spans(ObjectiveSettings):
     parts = ("encoder", "decoder")
 
     kind: Literal["spans"] = "spans"
-    share: Fraction = 0.15  # of the tokens, that are hidden
-    length: Annotated[float, Field(ge=1.0, le=1000.0)] = 3.0  # of a span, on the average
+    share: Fraction = 0.15  # of the tokens, that are masked
+    length: Annotated[float, Field(ge=1.0, le=1000.0)] = 3.0  # mean of a span
 
     def most_spans(self, tokens: int) -> int:
-        """How many spans a row of so many tokens has."""
-        hidden = min(max(1, round(tokens * self.share)), tokens - 1)
-        return max(1, min(round(hidden / self.length), tokens - hidden))
+        """The number of spans in a row of so many tokens."""
+        masked = min(max(1, round(tokens * self.share)), tokens - 1)
+        return max(1, min(round(masked / self.length), tokens - masked))
 
 
 class Denoising(ObjectiveSettings):
-    """A corrupted text; the decoder reconstructs the original.
+    """BART: a text is corrupted; the decoder reconstructs the original.
 
     Lewis et al. 2020, arxiv.org/abs/1910.13461
     """
@@ -127,14 +127,14 @@ class Denoising(ObjectiveSettings):
     needs_mask = True
 
     kind: Literal["denoising"] = "denoising"
-    share: Share = 0.3  # of the tokens, that are hidden in spans, each behind one <mask>
-    length: Annotated[float, Field(gt=0.0, le=1000.0)] = 3.0  # of a span, on the average (Poisson)
-    delete: Share = 0.0  # of the tokens, that are left out without a trace
-    shuffle: bool = True  # lines of a row in another order
+    share: Share = 0.3  # of the tokens, that are masked in spans, each by one <mask>
+    length: Annotated[float, Field(gt=0.0, le=1000.0)] = 3.0  # mean of a span (Poisson)
+    delete: Share = 0.0  # of the tokens, that are deleted
+    shuffle: bool = True  # the lines of a row are permuted
 
 
 class Word2Vec(ObjectiveSettings):
-    """Vectors that tell the words around a word from words drawn at random.
+    """word2vec with negative sampling.
 
     Mikolov et al. 2013, arxiv.org/abs/1310.4546
     """
@@ -142,20 +142,20 @@ class Word2Vec(ObjectiveSettings):
     parts = ("encoder",)
 
     window: Annotated[int, Field(gt=0, le=100)] = 5  # words on either side, at most
-    negatives: Annotated[int, Field(gt=0, le=1000)] = 5  # drawn at random for each pair
-    # a word that is more frequent is thinned out; 0 reads all
+    negatives: Annotated[int, Field(gt=0, le=1000)] = 5  # drawn for each pair
+    # threshold of relative frequency above which words are subsampled; 0 is off
     sample: Share = 1e-3
-    power: Annotated[float, Field(ge=0.0, le=2.0)] = 0.75  # of a count: how often it is drawn
+    power: Annotated[float, Field(ge=0.0, le=2.0)] = 0.75  # of counts, in the noise distribution
 
 
 class SkipGram(Word2Vec):
-    """A word says each of the words around it."""
+    """A word predicts each of the words around it."""
 
     kind: Literal["skipgram"] = "skipgram"
 
 
 class Cbow(Word2Vec):
-    """The mean of the words around it says a word."""
+    """The mean of the words around it predicts a word."""
 
     kind: Literal["cbow"] = "cbow"
 
@@ -166,5 +166,5 @@ Objective = Annotated[
 ]
 
 OBJECTIVES: dict[str, type[ObjectiveSettings]] = {
-    one.model_fields["kind"].default: one for one in get_args(get_args(Objective)[0])
+    kind.model_fields["kind"].default: kind for kind in get_args(get_args(Objective)[0])
 }

@@ -1,7 +1,7 @@
-"""How a column of a file is read: a tokenizer for text, and a table of its own for all else.
+"""Readers of columns: a tokenizer for text, and others for labels, numbers, pictures and sound.
 
-The type is the registry: whoever adds a kind adds it to `Reader`, and the type checker names the
-places that have to know.
+The type is the registry: a new kind is added to `Reader`, and the type checker names the places
+that must handle it.
 """
 
 from difflib import get_close_matches
@@ -15,7 +15,7 @@ PositiveFloat = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
 Pixels = Annotated[int, Field(gt=0, le=4096)]
 Stride = Annotated[int, Field(gt=0, le=64)]
-Tuple = Annotated[tuple[str, ...], Field(strict=False)]  # TOML has lists, frozen models want tuples
+Tuple = Annotated[tuple[str, ...], Field(strict=False)]  # not strict: TOML has only lists
 
 
 class Strict(BaseModel):
@@ -23,23 +23,23 @@ class Strict(BaseModel):
 
 
 class Tokenizer(Strict):
-    """How a string becomes ids: trained on the training file, saved in the run."""
+    """How text becomes ids: trained on the training file, saved in the run."""
 
-    # imported: that of a published model, which `saccade import` brought
+    # imported: that of a published model, from `saccade import`
     kind: Literal["word", "char", "bpe", "bytes", "unigram", "imported"] = "bpe"
     size: Positive = 8000  # the largest vocabulary, specials included
     min_count: Positive = 1  # rarer words or characters become <unk>
     lowercase: bool = False
-    # letters apart from their accents, syllables of Hangul apart into their letters (Unicode's NFD)
+    # NFD: letters and their accents are separate characters, as are the letters of Hangul syllables
     decompose: bool = False
     split_punctuation: bool = False  # "end." is two words; its blanks are not restored exactly
-    separator: str = ""  # between words, as ";" in V;IND;PST; "" is any blanks
-    # False: a set, as tags are, whose order means nothing; for a table of task.columns
+    separator: str = ""  # between words, as ";" in V;IND;PST; "": whitespace
+    # False: an unordered set, as tags are; for a table of task.columns
     ordered: bool = True
-    # of kind word, for tag: a word is known by what it is and by its characters, which follow it
+    # kind word, task tag: each word is followed by its characters, from which it is embedded, too
     spelled: bool = False
-    mask: bool = False  # whether there is <mask>, in place of a token that is hidden
-    # <0>, <1> ..., each in place of a span that is hidden
+    mask: bool = False  # whether there is <mask>, which replaces a masked token
+    # <0>, <1> ..., each of which replaces a masked span
     sentinels: Annotated[int, Field(ge=0, le=1000)] = 0
 
     @model_validator(mode="after")
@@ -56,20 +56,20 @@ class Tokenizer(Strict):
 
 
 class Label(Strict):
-    """One of the labels of the training file, as a source: "a review with five stars"."""
+    """A label as a source, one of those of the training file: "a review with five stars"."""
 
     kind: Literal["label"] = "label"
 
 
 class Numbers(Strict):
-    """A vector, or a series of them: a list in JSON, or a .npy or .npz file."""
+    """A vector, or a series of them: a JSON list, or a .npy or .npz file."""
 
     kind: Literal["numbers"] = "numbers"
-    # each number is an angle, which is its sine and its cosine to the network
+    # each number is an angle, which the network reads as its sine and cosine
     angles: Literal["off", "degrees", "radians"] = "off"
-    normalise: bool = True  # each feature to mean 0 and variance 1 of the training part
-    centre: bool = False  # before that, each series less its own mean
-    # strided convolutions make the series so many times shorter; 1 is one linear map
+    normalise: bool = True  # each feature to mean 0 and variance 1 in the training data
+    centre: bool = False  # before that, subtract each series' own mean
+    # the total stride of the stem's convolutions; 1: a linear layer
     stride: Stride = 1
 
     @model_validator(mode="after")
@@ -85,27 +85,25 @@ class Picture(Strict):
     height: Pixels = 64
     width: Pixels = 64
     grey: bool = False
-    # residual: a small residual CNN that ends in the grid; patches: one linear map for each cell
+    # residual: a small residual CNN whose output is the grid; patches: a linear layer for each cell
     stem: Literal["residual", "patches"] = "residual"
     cell: Stride = 16  # the side of a grid's cell, in pixels
     channels: Annotated[int, Field(gt=0, le=1024)] = 32  # of the first layer of the CNN
-    blocks: Annotated[int, Field(gt=0, le=16)] = 1  # of the CNN, each time it halves the picture
-    standardised: bool = False  # the CNN's filters: mean 0, length 1; better from scratch
-    # augmentation, in training alone
+    blocks: Annotated[int, Field(gt=0, le=16)] = 1  # of the CNN at each resolution
+    standardised: bool = False  # filters of the CNN have mean 0 and norm 1: better from scratch
+    # augmentation, only in training
     crop: Annotated[float, Field(ge=0.0, le=0.5)] = 0.0  # moved by up to this share of its sides
     zoom: Annotated[float, Field(ge=0.0, le=0.5)] = 0.0  # each side scaled by up to this share
     turn: Annotated[float, Field(ge=0.0, le=180.0)] = 0.0  # turned by up to so many degrees
-    shear: Annotated[float, Field(ge=0.0, le=1.0)] = (
-        0.0  # a row moves by this share of its distance
-    )
+    # each row is moved by up to this share of its distance from the centre
+    shear: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
     bend: Annotated[float, Field(ge=0.0, le=0.5)] = 0.0  # bent, by up to this share of its sides
     flip: bool = False  # half of the pictures are mirrored
     colour: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0  # brightness, contrast and saturation
-    tint: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0  # each colour with this much of the others
-    filter: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0  # half: mixed with a random filter
-    erase: Annotated[float, Field(ge=0.0, le=1.0)] = (
-        0.0  # a rectangle of up to this share of a side
-    )
+    tint: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0  # strength of random mixing of channels
+    filter: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0  # half are blended with a random filter
+    # a rectangle with sides of up to this share is erased
+    erase: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
 
     @model_validator(mode="after")
     def whole_cells(self) -> Self:
@@ -134,21 +132,21 @@ class Picture(Strict):
 
 
 class Sound(Strict):
-    """A sound file as log-mel frames; or ready frames, in a .npy or .npz file."""
+    """A sound file as log-mel frames; or precomputed frames, in a .npy or .npz file."""
 
     kind: Literal["sound"] = "sound"
     rate: Annotated[int, Field(ge=1000, le=192_000)] = 16_000  # samples a second; others resampled
     bands: Annotated[int, Field(gt=0, le=512)] = 80
     window_ms: Annotated[float, Field(gt=0, le=1000)] = 25.0
     hop_ms: Annotated[float, Field(gt=0, le=1000)] = 10.0
-    centre: bool = False  # each sound less its own mean, which is that of its microphone and room
-    # strided convolutions make the frames so many times fewer; 1 is one linear map
+    centre: bool = False  # subtract each sound's own mean, an effect of microphone and room
+    # the total stride of the stem's convolutions; 1: a linear layer
     stride: Stride = 4
-    # augmentation, in training alone: bands and times that are silenced (SpecAugment), speeds
+    # augmentation, only in training: SpecAugment's masks of bands and times, speed perturbation
     band_masks: Annotated[int, Field(ge=0, le=16)] = 0
     band_width: Positive = 15  # of a mask, at most
     time_masks: Annotated[int, Field(ge=0, le=16)] = 0
-    time_share: Share = 0.1  # of the frames, at most, that one mask silences
+    time_share: Share = 0.1  # of the frames, at most, in one mask
     speed: Annotated[float, Field(ge=0.0, le=0.5)] = 0.0  # also this much faster and slower
 
     @model_validator(mode="after")
@@ -160,7 +158,7 @@ class Sound(Strict):
 
     @property
     def window(self) -> int:
-        """Samples of a frame."""
+        """Samples in a frame."""
         return round(self.rate * self.window_ms / 1000)
 
     @property
@@ -181,7 +179,7 @@ OTHERS = ("label", "numbers", "picture", "sound")  # than a tokenizer's
 
 
 def _tag(value: Any) -> str:
-    """Which of the readers a table is: a tokenizer, unless its kind is another's, or nearly so."""
+    """The tag of a table in `Reader`: a tokenizer, unless its kind is close to another's."""
     kind = value.get("kind") if isinstance(value, dict) else getattr(value, "kind", None)
     return str(kind) if get_close_matches(str(kind), OTHERS, cutoff=0.7) else "text"
 
@@ -197,7 +195,7 @@ Reader = Annotated[
 
 
 class Vectors(NamedTuple):
-    """What a network has to know of a source of vectors: its reader, and their size."""
+    """What a network must know of a source of vectors: its reader, and their size."""
 
     reader: Media
     size: int

@@ -50,14 +50,14 @@ class Train(Strict):
 
     steps: Positive | None = None
     epochs: Positive | None = None
-    # the schedule is fitted to whichever ends first
+    # the schedule spans whichever limit comes first
     minutes: PositiveFloat | None = None
-    patience: Positive | None = None  # evaluations without a better one
+    patience: Positive | None = None  # evaluations without improvement
 
     # padded source + target tokens in a batch (streams x context of a model)
     batch_tokens: Positive = 4096
-    accumulate: Positive = 1  # batches to a step
-    # sparse: word2vec's own, which sums slopes into the rows that were read
+    accumulate: Positive = 1  # batches per step
+    # sparse: word2vec's, which updates only the embedding rows that were read
     optimizer: Literal["adamw", "sgd", "sparse"] = "adamw"
     rate: PositiveFloat = 1e-3
     schedule: Literal["constant", "noam", "cosine", "linear", "plateau"] = "cosine"
@@ -67,40 +67,40 @@ class Train(Strict):
     weight_decay: NonNegative = 0.01
     clip: NonNegative = 1.0  # gradient norm; 0 is off
     label_smoothing: Share = 0.0
-    # the weight of how far two passes with other dropout are apart (R-Drop)
+    # the weight of R-Drop's loss: the divergence of two passes with different dropout
     rdrop: NonNegative = 0.0
-    word_dropout: Share = 0.0  # a share of input tokens becomes <unk>
-    # a share of the decoder's inputs is its own guess, at the end of training
+    word_dropout: Share = 0.0  # of input tokens, that become <unk>
+    # the share of the decoder's inputs that are its own predictions at the end of training
     scheduled_sampling: Share = 0.0
-    # the weight of a CTC loss of the encoder beside the decoder's: for sound
+    # the weight of a CTC loss on the encoder, against the decoder's loss: for sound
     ctc: Share = 0.0
-    # the weight of what the encoder alone says of a target's words, in no order: for pictures
+    # the weight of a bag-of-words loss, where the encoder alone predicts the words: for pictures
     bag: Share = 0.0
 
     # decay of the moving average of weights; 0 is off
     average: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    average_checkpoints: Positive = 1  # the mean of so many
+    average_checkpoints: Positive = 1  # the number that are averaged
     average_of: Literal["last", "best"] = "last"
 
     evaluate_every: Positive | None = None  # steps; None is every epoch
-    # dev examples looked at while training; None is 2000, or fewer if that takes too much of the
-    # time; the end looks at all
+    # dev examples in evaluations while training; None is 2000, or fewer if these take too much of
+    # the time; the last evaluation uses all
     evaluate_max: Positive | None = None
     save_every: Positive | None = None  # steps; None is at every evaluation
     keep: Positive = 2  # checkpoints
-    workers: Annotated[int, Field(ge=0, le=64)] = 0  # threads that make batches ahead of time
-    # so many runs, each with the next seed, which predict together
+    workers: Annotated[int, Field(ge=0, le=64)] = 0  # threads that prefetch batches
+    # members of an ensemble, each trained with the next seed
     seeds: Annotated[int, Field(ge=1, le=100)] = 1
-    # that share each batch, with a thread each; 0 is as many as are fastest here
+    # that share each batch, with one thread each; 0: as many as are fastest on this machine
     processes: Annotated[int, Field(ge=0, le=64)] = 0
-    # before a long run: try its largest batch, an evaluation and a checkpoint
+    # before a long run: try the largest batch, an evaluation and a checkpoint
     preflight: Literal["auto", "on", "off"] = "auto"
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
 
     @property
     def moments(self) -> int:
-        """How many numbers the optimiser keeps for each weight."""
+        """The optimiser's state, in numbers per weight."""
         return {"adamw": 2, "sgd": 1, "sparse": 0}[self.optimizer]
 
 
@@ -119,24 +119,24 @@ class Config(Strict):
 
     @model_validator(mode="after")
     def fits(self) -> Self:
-        """ValueError, a line for each thing that does not go together with another."""
+        """ValueError, with a line for each conflict between settings."""
         problems = list(_parts(self)) or [line for check in CHECKS for line in check(self)]
         if problems:
             raise ValueError("\n".join(problems))
         return self
 
 
-# --- what does not go together: a sentence each, if the parts that a task needs are there ---------
+# --- conflicts between settings: one message each, if the parts that a task needs are there -------
 
 
 def _parts(config: Config) -> Iterator[str]:
-    """A task says which parts a network has."""
+    """The parts that a task needs, and no others, must be there."""
     task, permitted = config.task, (*config.task.parts, *config.task.optional)
     for part in ("encoder", "decoder", "head", "output"):
-        there = getattr(config, part) is not None
-        if part in task.parts and not there:
+        present = getattr(config, part) is not None
+        if part in task.parts and not present:
             yield f"{task.title} needs a table [{part}]"
-        if part not in permitted and there:
+        if part not in permitted and present:
             yield f"{task.title} has no {part}: remove the table [{part}]"
     if config.head and "head" in permitted and config.head.kind != (kind := task.head_kind):
         yield f"head: the task '{task.kind}' needs kind = '{kind}'"
@@ -187,8 +187,8 @@ def _objective(config: Config) -> Iterator[str]:
     elif isinstance(encoder, Pyramid):
         yield "encoder: a pyramid shortens the sequence and cannot predict each token"
     if isinstance(task.objective, Bidirectional):
-        apart = isinstance(encoder, RecurrentEncoder) and encoder.separate
-        if not apart or getattr(encoder, "mix", False):
+        separate = isinstance(encoder, RecurrentEncoder) and encoder.separate
+        if not separate or getattr(encoder, "mix", False):
             yield (
                 f"encoder: {task.title} needs two directions that never see each other: set "
                 "encoder.kind = 'recurrent', encoder.separate = true and encoder.mix = false"
@@ -239,7 +239,7 @@ def _copies(config: Config) -> Iterator[str]:
 
 
 def _losses(config: Config) -> Iterator[str]:
-    """What of training, and of CTC, is for some tasks only."""
+    """Losses and other settings of training that only some tasks support."""
     kind, train = config.task.kind, config.train
     if train.rdrop and kind not in ("translate", "classify", "tag", "language"):
         yield (
@@ -267,8 +267,8 @@ def _head(config: Config) -> Iterator[str]:
     if pooled == "last" and not recurrent:
         yield "head: pool 'last' is a recurrent encoder's last state; use mean, max or attention"
     if isinstance(head, PerWord) and isinstance(encoder, Pyramid):
-        said = "labels" if isinstance(config.task, Tag) else "numbers"
-        yield f"encoder: a pyramid shortens the sequence, and {said} need every position"
+        targets = "labels" if isinstance(config.task, Tag) else "numbers"
+        yield f"encoder: a pyramid shortens the sequence, and {targets} need every position"
 
 
 def _decoder(config: Config) -> Iterator[str]:
@@ -319,21 +319,21 @@ def _lengths(config: Config) -> Iterator[str]:
 
 def _columns(config: Config) -> Iterator[str]:
     task, columns = config.task, {str(name) for name in config.data.source}
-    cut = task.tokenizer.kind if isinstance(task, Tag) else ""
-    if cut in ("char", "bytes") and config.data.units == "characters":
+    kind = task.tokenizer.kind if isinstance(task, Tag) else ""
+    if kind in ("char", "bytes") and config.data.units == "characters":
         yield (
-            f"task: tokenizer.kind '{cut}' cuts words; where data.units = 'characters' each "
+            f"task: tokenizer.kind '{kind}' cuts words; where data.units = 'characters' each "
             "character is a word: set tokenizer.kind = 'word'"
         )
-    if columns and (strangers := sorted(task.own.keys() - columns)):
+    if columns and (unknown := sorted(task.own.keys() - columns)):
         yield (
-            f"task: columns has '{strangers[0]}', which is not among data.source "
+            f"task: columns has '{unknown[0]}', which is not among data.source "
             f"({', '.join(sorted(columns))})"
         )
 
 
 def _words(config: Config) -> Iterator[str]:
-    """Words by their characters are for taggers, and tags without order for columns."""
+    """`spelled` is for taggers, and `ordered = false` for columns of tags."""
     task = config.task
     spelled = any(getattr(one, "spelled", False) for one in task.own.values())
     for name in ("source", "target", "tokenizer"):

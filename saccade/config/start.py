@@ -1,7 +1,4 @@
-"""Where training begins: with the vocabulary and the weights of another run, and what of it learns.
-
-All that is said of fine-tuning is in this one table, `[start]`.
-"""
+"""Settings of fine-tuning, the table `[start]`: from which run to start, and what is trained."""
 
 from typing import Annotated, Any, Literal, get_args
 
@@ -9,60 +6,60 @@ from pydantic import Discriminator, Field, Tag
 
 from saccade.config.readers import Positive, PositiveFloat, Share, Strict
 
-# The linear layers of a Transformer's block: attention's, and those of the feed-forward network.
+# the linear layers of a Transformer block: those of attention, and of the feed-forward network
 Product = Literal["qkv", "query", "kv", "out", "up", "down"]
 PRODUCTS: tuple[Product, ...] = get_args(Product)
 LayerDecay = Annotated[float, Field(gt=0.0, le=1.0)]
 
 
 class Begin(Strict):
-    """A run to begin with. What has no weights there is new, and learns in any case."""
+    """A run to start from. Parameters that it does not have are new, and are always trained."""
 
-    run: str  # its folder, as the user wrote it; once the data is prepared nobody reads it again
-    digest: str = ""  # SHA-256 of its weights; found, or if it is given, required
+    run: str  # its folder, as the user wrote it; not read again once the data is prepared
+    digest: str = ""  # SHA-256 of its weights; filled in, or, if it is given, verified
 
 
 class Whole(Begin):
-    """Everything learns."""
+    """All parameters are trained."""
 
     kind: Literal["whole"] = "whole"
-    layer_decay: LayerDecay = 1.0  # of the rate, for each layer further from the output
+    layer_decay: LayerDecay = 1.0  # of the learning rate, per layer from the output down
 
 
 class Frozen(Begin):
-    """Only what is new learns."""
+    """Only new parameters are trained."""
 
     kind: Literal["frozen"] = "frozen"
 
 
 class Gradual(Begin):
-    """What is new learns first, then one layer more after the other, from the output down.
+    """Gradual unfreezing: new parameters first, then layer by layer, from the output down.
 
     Howard & Ruder 2018, arxiv.org/abs/1801.06146
     """
 
     kind: Literal["gradual"] = "gradual"
-    share: Annotated[float, Field(gt=0.0, le=1.0)] = 0.5  # of training, after which all learn
+    share: Annotated[float, Field(gt=0.0, le=1.0)] = 0.5  # of training, until all are unfrozen
     layer_decay: LayerDecay = 1.0
 
 
 class LowRank(Begin):
-    """Only what is new learns, and for some linear layers a product of two small matrices.
+    """LoRA: new parameters are trained, and low-rank updates of some linear layers.
 
     Hu et al. 2022, arxiv.org/abs/2106.09685
     """
 
     kind: Literal["lora"] = "lora"
     rank: Positive = 8
-    alpha: PositiveFloat = 16.0  # the product counts alpha / rank times
-    dropout: Share = 0.0  # of what the product reads
+    alpha: PositiveFloat = 16.0  # the update is scaled by alpha / rank
+    dropout: Share = 0.0  # of the update's input
     products: Annotated[tuple[Product, ...], Field(strict=False, min_length=1)] = (
         *("qkv", "query", "kv", "out"),
     )
 
 
 def _kind(table: Any) -> Any:
-    """What says which of them it is; without a word, the whole network learns."""
+    """The tag of the union; the default is `whole`."""
     return table.get("kind", "whole") if isinstance(table, dict) else getattr(table, "kind", None)
 
 

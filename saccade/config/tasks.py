@@ -1,4 +1,4 @@
-"""Tasks, and where their examples are."""
+"""Tasks and their data: the tables `task` and `data`."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, get_args
@@ -10,101 +10,101 @@ from saccade.config.objectives import OBJECTIVES, Masked, Objective, Part, Spans
 from saccade.config.readers import Label, Numbers, Positive, Reader, Share, Strict, Tokenizer, Tuple
 
 Column = int | str
-VECTOR = "vector"  # the source that the columns of data.vector make
-# labels: one for each word of the source; future: how a series goes on
+VECTOR = "vector"  # the name of the source that is made of the columns in data.vector
+# labels: one for each word of the source; future: the continuation of a series
 TargetType = Literal["none", "text", "label", "labels", "numbers", "future"]
 
 
 class Source(NamedTuple):
-    """A source of a task: its reader, and which of an example's columns it reads, from 0."""
+    """A source of a task: its reader, and the indices of an example's columns that it reads."""
 
     reader: Reader
     columns: tuple[int, ...]
 
 
 class TaskSettings(Strict):
-    """What a task tells the rest of the toolkit about itself."""
+    """The properties of a task."""
 
     tables: ClassVar[tuple[Part, ...]]  # the parts of its network
     optional: ClassVar[tuple[Part, ...]] = ()  # and those that it may have
-    target_type: ClassVar[TargetType]  # what an example has beside its source
+    target_type: ClassVar[TargetType]
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """The parts that its network has to have."""
+        """The parts that its network must have."""
         return self.tables
 
     @property
     def title(self) -> str:
-        """What it is called in messages."""
+        """Its name in messages."""
         return f"the task '{self.family}'"
 
     @property
     def family(self) -> str:
-        """The task whose runs it can stand in for: its own, but of a causal pre-training."""
-        found: str = getattr(self, "kind", "")
-        return found
+        """The kind of task that its runs perform: its own, except for causal pre-training."""
+        kind: str = getattr(self, "kind", "")
+        return kind
 
     @property
     def reader(self) -> Tokenizer:
-        """The tokenizer of every source column that has none of its own."""
-        found: Tokenizer = getattr(self, "source" if hasattr(self, "source") else "tokenizer")
-        return found
+        """The tokenizer of the source columns without a reader of their own."""
+        reader: Tokenizer = getattr(self, "source" if hasattr(self, "source") else "tokenizer")
+        return reader
 
     @property
     def head_kind(self) -> str:
-        """The kind of head that writes the target."""
+        """The kind of head that predicts the target."""
         return HEADS[self.target_type]
 
     @property
     def early(self) -> bool:
-        """Whether several sources are read as one sequence."""
+        """Whether several sources are concatenated to one sequence (early fusion)."""
         return bool(self.own) and getattr(self, "fusion", "") == "early"
 
     @property
     def own(self) -> dict[str, Reader]:
-        """The readers of the source columns that are sources of their own."""
+        """The readers of the source columns that are separate sources."""
         return getattr(self, "columns", {})
 
     def sources(self, names: Sequence[Column]) -> list[Source]:
-        """The sources that these columns make: those without a table of their own are one."""
-        apart = [i for i, name in enumerate(names) if str(name) in self.own]
-        rest = tuple(i for i in range(len(names)) if i not in apart)
-        joined = [Source(self.reader, rest)] if rest or not apart else []
-        return joined + [Source(self.own[str(names[i])], (i,)) for i in apart]
+        """The sources made of these columns: those without a reader of their own form one."""
+        separate = [i for i, name in enumerate(names) if str(name) in self.own]
+        rest = tuple(i for i in range(len(names)) if i not in separate)
+        joined = [Source(self.reader, rest)] if rest or not separate else []
+        return joined + [Source(self.own[str(names[i])], (i,)) for i in separate]
 
     def only_labels(self, names: Sequence[Column]) -> bool:
-        """Whether all that is read is labels, so that many examples have the same source."""
+        """Whether all sources are labels, so that many examples have the same sources."""
         return all(isinstance(source.reader, Label) for source in self.sources(names))
 
     def texts(self, names: Sequence[Column]) -> list[Source]:
-        """The same, and with what a target that is text is read: the column after the last."""
+        """The sources, and the reader of a target that is text, as the column after the last."""
         return self.sources(names)
 
 
 class LanguageModel(TaskSettings):
-    """Plain text; the next token. Perplexity and bits per character; completes a prefix."""
+    """Language modelling on plain text: perplexity and bits per character; completes a prefix."""
 
     tables = ("decoder",)
     target_type = "none"
 
     kind: Literal["language"] = "language"
     tokenizer: Tokenizer = Tokenizer(kind="char")
-    # another run's target.json or tokenizer.json, so that the two can speak together
+    # another run's target.json or tokenizer.json, to share its vocabulary, as fusion requires
     vocabulary: str = ""
     # the window of a Transformer, the length of truncated back-propagation of an RNN
     context: Annotated[int, Field(gt=0, le=1 << 20)] = 128
 
 
 class Pretrain(TaskSettings):
-    """Plain text; whatever an objective makes of it. For other tasks to start from."""
+    """Pre-training on plain text by an objective, for other tasks to start from."""
 
     tables = ()  # those of its objective
     target_type = "none"
 
     kind: Literal["pretrain"] = "pretrain"
     tokenizer: Tokenizer = Tokenizer(mask=True)
-    vocabulary: str = ""  # another run's tokenizer.json, in place of one of its own
+    vocabulary: str = ""  # another run's tokenizer.json, in place of training one
     context: Annotated[int, Field(ge=8, le=1 << 20)] = 128  # the tokens of a row, at most
     objective: Objective = Masked()
 
@@ -142,7 +142,7 @@ class Pretrain(TaskSettings):
 
 
 class Classify(TaskSettings):
-    """A source to a label; several text columns are read one after the other."""
+    """A source to a label; several text columns are concatenated."""
 
     tables = ("encoder", "head")
     target_type = "label"
@@ -176,7 +176,7 @@ class Tag(TaskSettings):
 
 
 class Translate(TaskSettings):
-    """Any source to text, whatever the two are."""
+    """Any source to text."""
 
     tables = ("encoder", "decoder")
     target_type = "text"
@@ -188,7 +188,7 @@ class Translate(TaskSettings):
     # early: one body reads all sources end to end; late: each has its own, and memories are joined
     fusion: Literal["early", "late"] = "early"
     joint: bool = False  # one vocabulary, trained on both sides, and one embedding table
-    # in training: a share of pairs whose stem, what both sides share, is of random letters
+    # the share of training pairs whose stem, which both sides share, is of random letters
     hallucinate: Share = 0.0
     # the best model is by this
     metric: Literal[
@@ -210,9 +210,9 @@ class Translate(TaskSettings):
         if not self.joint:
             return [*sources, Source(self.target, (len(names),))]
         own = {(i,) for i, name in enumerate(names) if str(name) in self.own}
-        both = tuple(i for one in sources if one.columns not in own for i in one.columns)
-        apart = [one for one in sources if one.columns in own]
-        return [Source(self.source, (*both, len(names))), *apart]
+        joined = tuple(i for source in sources if source.columns not in own for i in source.columns)
+        separate = [source for source in sources if source.columns in own]
+        return [Source(self.source, (*joined, len(names))), *separate]
 
 
 class NumberTask(TaskSettings):
@@ -225,7 +225,7 @@ class NumberTask(TaskSettings):
     # early: one body reads all sources end to end; late: each has its own, and memories are joined
     fusion: Literal["early", "late"] = "early"
     target: Numbers = Numbers()
-    # numbers that are only ever 0 or 1 in the training data have a probability, not a density
+    # numbers that are only ever 0 or 1 in the training data are Bernoulli variables
     binary: bool = True
 
     @model_validator(mode="after")
@@ -236,13 +236,13 @@ class NumberTask(TaskSettings):
 
 
 class Regress(NumberTask):
-    """A source to a vector of numbers, or to one for each of its words or steps."""
+    """A source to a vector of numbers, or to one for each word or step."""
 
     tables = ("encoder", "head", "output")
 
     kind: Literal["regress"] = "regress"
-    # numbers for each word of a text (with a char tokenizer: for each character), or for each step
-    # of a series of numbers
+    # a vector for each word of a text (with a char tokenizer, each character), or for each step of
+    # a series of numbers
     per_position: bool = False
 
     @property
@@ -261,7 +261,7 @@ class Regress(NumberTask):
 
 
 class Series(NumberTask):
-    """A source to a series of vectors of numbers, which ends by itself."""
+    """A source to a series of vectors of numbers, of any length."""
 
     tables = ("encoder", "decoder", "output")
 
@@ -269,26 +269,26 @@ class Series(NumberTask):
 
 
 class Forecast(TaskSettings):
-    """Numbers over time: how each series of a table goes on."""
+    """Time series: the continuation of each series of a table."""
 
     tables = ()
     optional = ("encoder", "decoder", "head", "output")
     target_type = "future"
 
     kind: Literal["forecast"] = "forecast"
-    time: str = ""  # the column of times; "" is found, or rows are in order
-    id: str = ""  # of a file with a row a value: the column that tells series apart
+    time: str = ""  # the column of times; "" is detected, or rows are one step apart
+    id: str = ""  # in long format, the column that identifies the series
     series: Tuple = ()  # the columns to forecast; () is all numbers
-    past: Tuple = ()  # covariates that are known up to now
-    known: Tuple = ()  # covariates that are known in the future, too
-    horizon: Annotated[int, Field(gt=0, le=10_000)] | None = None  # steps that are forecast
-    lookback: Annotated[int, Field(gt=0, le=100_000)] | None = None  # steps that they are read from
+    past: Tuple = ()  # covariates of the past
+    known: Tuple = ()  # covariates that are also known for the future
+    horizon: Annotated[int, Field(gt=0, le=10_000)] | None = None  # steps to forecast
+    lookback: Annotated[int, Field(gt=0, le=100_000)] | None = None  # steps of input
     season: Annotated[int, Field(gt=0, le=100_000)] | None = None  # steps; 1 is none
-    # independent: each series is an example of its own, with the same weights; joint: all are one
+    # independent: each series is an example, with shared weights; joint: all series are one example
     channels: Literal["independent", "joint"] = "independent"
     metric: Literal["mse", "mae", "mase", "crps"] = "crps"  # the best model is by this
     frame: Frame = Frame()
-    # of errors: those of the file, or the deviations of each series in the training rows
+    # of errors: the file's, or each series' deviation in the training rows
     units: Literal["file", "standard"] | None = None
 
     def sources(self, names: Sequence[Column]) -> list[Source]:
@@ -296,7 +296,7 @@ class Forecast(TaskSettings):
 
 
 def covariate_sets(task: Forecast, series: int) -> int:
-    """How many sets of covariates a window has: one, or one for each of several series."""
+    """The number of sets of covariates in a window: one, or one for each series."""
     return series if task.id and task.channels == "joint" else 1
 
 
@@ -312,7 +312,7 @@ TABLES = {kind: task.tables for kind, task in TASKS.items()}
 
 
 def parts_of(table: Mapping[str, Any]) -> tuple[Part, ...]:
-    """The parts that the network of a task has, by the task's table as a user wrote it."""
+    """The parts of a task's network, by the task's table as a user wrote it."""
     if table.get("kind") != "pretrain":
         return TASKS[table["kind"]].tables
     objective = table.get("objective", {})
@@ -321,7 +321,7 @@ def parts_of(table: Mapping[str, Any]) -> tuple[Part, ...]:
 
 
 class Data(Strict):
-    """Where the examples are: one file, or two that are aligned line by line."""
+    """The data files: one, or two that are aligned by line, and how they are read."""
 
     train: Tuple = ()
     dev: Tuple = ()
@@ -329,24 +329,24 @@ class Data(Strict):
     source: Annotated[
         tuple[Column, ...], Field(strict=False)
     ] = ()  # columns (from 1) or keys; () is all but target
-    # column (from 1), key, or CoNLL-U field; None is the format's usual one
+    # column (from 1), key, or CoNLL-U field; None is the format's default
     target: Column | None = None
-    header: bool | None = None  # whether the first row of a table names its columns; None: by look
-    # word vectors that tables of embeddings begin with: a file of them, or a run of word2vec's
+    header: bool | None = None  # whether a table's first row is a header; None: detected
+    # word vectors that initialise the embeddings: a file, or a run of word2vec
     vectors: str = ""
     # columns of numbers that are one source, called "vector" in `source`
     vector: Annotated[tuple[Column, ...], Field(strict=False)] = ()
-    # of tag: what has a label each, words between blanks or every character; None: by look
+    # of tag: the units that are labelled, words or characters; None: detected
     units: Literal["words", "characters"] | None = None
     ignore: str = ""  # of tag: a label that is neither learned nor scored
-    mask: Column | None = None  # of tag: a column of 0 and 1, where 0 is a label like that
-    # of a table whose columns are numbered, or files aligned by line; None: as many as there are
+    mask: Column | None = None  # of tag: a column of 0 and 1, where 0 is neither learned nor scored
+    # the number of numbered columns, or of files aligned by line; None: detected
     columns: Annotated[int, Field(gt=0, le=10_000)] | None = None
-    # cut off, by source, when no dev file is given
+    # the dev split, by source, if no dev file is given
     dev_share: Annotated[float, Field(gt=0.0, lt=0.5)] = 0.05
     dev_max: Positive = 2000
     max_len: Positive = 1024  # longer examples are left out of training, and counted
-    # paths to media stay in the folder of the file that names them, or else in this one
+    # the folder that paths to media must not leave; "": that of the file that names them
     root: str = ""
-    # of media as vectors, at most, that a run keeps; more are made anew for every batch
+    # the largest cache of media as vectors in a run; beyond it they are decoded for every batch
     cache_mb: Annotated[int, Field(ge=0)] = 2000

@@ -1,4 +1,4 @@
-"""Configurations as TOML: in, with one kind sentence for every mistake, and out again."""
+"""Configurations from and to TOML, with a helpful message for every mistake."""
 
 import copy
 import difflib
@@ -30,30 +30,30 @@ def parse(raw: dict[str, Any], where: str) -> Config:
 def validate(model: type[Model], raw: dict[str, Any], where: str) -> Model:
     """The tables of `raw` as a model, or one ConfigError that lists every mistake."""
     lines: list[str] = []
-    whole = True  # no table had to be taken out, so what is missing is the user's own omission
+    intact = True  # no table was removed, so a missing key is the user's mistake
     while True:
         try:
-            found = model.model_validate(raw)
+            result = model.model_validate(raw)
         except ValidationError as error:
             mistakes = [(_place(model, mistake["loc"])[0], mistake) for mistake in error.errors()]
-            shown = [mistake for path, mistake in mistakes if whole or len(path) > 0]
+            shown = [mistake for path, mistake in mistakes if intact or len(path) > 0]
             lines += [
                 f"{where}: {line}"
                 for mistake in shown
-                if whole or mistake["type"] != "missing"
+                if intact or mistake["type"] != "missing"
                 for line in _sentence(model, mistake).split("\n")
             ]
-            # Sizes are compared only when every key is sound: look again without the faulty keys.
-            sound = copy.deepcopy(raw)
+            # model validators run only if every key is valid: validate again without invalid keys
+            remaining = copy.deepcopy(raw)
             for path, mistake in mistakes:
-                _remove(sound, path)
-                whole &= len(path) > 1 or mistake["type"] == "extra_forbidden"
-            if sound != raw:
-                raw = sound
+                _remove(remaining, path)
+                intact &= len(path) > 1 or mistake["type"] == "extra_forbidden"
+            if remaining != raw:
+                raw = remaining
                 continue
         if lines:
             raise ConfigError("\n".join(dict.fromkeys(lines)))
-        return found
+        return result
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
@@ -71,17 +71,17 @@ def read_toml(path: str | Path) -> dict[str, Any]:
 
 
 def write_toml(config: Config) -> str:
-    """The whole configuration as TOML; `parse` gives it back."""
+    """A configuration as TOML, which `parse` reads."""
     return write_tables(config.model_dump(mode="json", exclude_none=True))
 
 
 def write_tables(raw: dict[str, Any]) -> str:
-    """Tables as TOML; `read_toml` gives them back."""
+    """Tables as TOML, which `read_toml` reads."""
     return "\n".join(_table(raw, ())).strip() + "\n"
 
 
 def assign(raw: dict[str, Any], key: str, value: Any) -> None:
-    """Put a value at `a.b.c` into the tables of `raw`."""
+    """Set the value of the key `a.b.c` in the tables of `raw`."""
     *tables, last = key.split(".")
     for name in tables:
         raw = raw.setdefault(name, {})
@@ -91,7 +91,7 @@ def assign(raw: dict[str, Any], key: str, value: Any) -> None:
 
 
 def assign_text(raw: dict[str, Any], setting: str) -> None:
-    """The same from `a.b.c=value`; the value is read as TOML, or taken as a string."""
+    """The same from `a.b.c=value`; a value that is not TOML is a string."""
     key, equals, value = setting.partition("=")
     if not equals or not all(part.strip() for part in key.split(".")):
         raise ConfigError(f"--set {setting}: expected key=value, as in train.steps=1000")
@@ -104,7 +104,7 @@ def assign_text(raw: dict[str, Any], setting: str) -> None:
 
 def _table(table: dict[str, Any], path: tuple[str, ...]) -> list[str]:
     plain = {key: value for key, value in table.items() if not isinstance(value, dict)}
-    plain = {key: plain[key] for key in sorted(plain, key=lambda key: key != "kind")}  # it first
+    plain = {key: plain[key] for key in sorted(plain, key=lambda key: key != "kind")}  # kind first
     lines = [f"[{'.'.join(map(_key, path))}]"] if path and plain else []
     lines += [f"{key} = {_value(value)}" for key, value in plain.items()]
     lines += [""] if lines else []
@@ -115,12 +115,12 @@ def _table(table: dict[str, Any], path: tuple[str, ...]) -> list[str]:
 
 
 def _key(name: str) -> str:
-    """A key as TOML writes it: bare where that is possible."""
+    """A key in TOML: bare where possible."""
     return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _value(name)
 
 
 def _value(value: Any) -> str:
-    """JSON is TOML here, but for the one character that JSON leaves as it is."""
+    """A value in TOML: the same as in JSON, except that TOML requires U+007F to be escaped."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
@@ -132,7 +132,7 @@ def _remove(raw: Any, path: list[str]) -> None:
 
 
 def _sentence(model: type[BaseModel], mistake: ErrorDetails) -> str:
-    """One line for one mistake: the key as the user wrote it, what is wrong, what was meant."""
+    """The message for a mistake: the key as the user wrote it, what is wrong, what was meant."""
     path, siblings, kinds = _place(model, mistake["loc"])
     key = ".".join(path)
     match mistake["type"]:
@@ -142,14 +142,14 @@ def _sentence(model: type[BaseModel], mistake: ErrorDetails) -> str:
         case "extra_forbidden":
             known = [*siblings, *(name for kind in kinds for name in kind.model_fields)]
             near = difflib.get_close_matches(path[-1], known, n=1, cutoff=0.5)
-            whole = [".".join([*path[:-1], name]) for name in near]
-            guesses = [other for other in owners_of(path[-1]) if other != key] + whole
-            meant = f" (did you mean '{guesses[0]}'?)" if guesses else ""
-            if guesses == whole and near and near[0] not in siblings:
+            near_keys = [".".join([*path[:-1], name]) for name in near]
+            guesses = [other for other in owners_of(path[-1]) if other != key] + near_keys
+            hint = f" (did you mean '{guesses[0]}'?)" if guesses else ""
+            if guesses == near_keys and near and near[0] not in siblings:
                 owner = f"of {'.'.join(path[:-1])}.kind = '{_kind_with(near[0], kinds)}'"
-                meant = f" (did you mean '{whole[0]}', {owner}?)"
-            return f"unknown key '{key}'{meant}" + (
-                "" if meant else f"; the keys here are {', '.join(sorted(siblings))}"
+                hint = f" (did you mean '{near_keys[0]}', {owner}?)"
+            return f"unknown key '{key}'{hint}" + (
+                "" if hint else f"; the keys here are {', '.join(sorted(siblings))}"
             )
         case "missing":
             return f"missing key '{key}'"
@@ -184,14 +184,14 @@ def _one_of(wrong: str, choices: list[str]) -> str:
 def _place(
     model: type[BaseModel], loc: tuple[int | str, ...]
 ) -> tuple[list[str], list[str], list[type[BaseModel]]]:
-    """The user's path of a location, without the tags of unions, the keys beside its end, and the
-    alternatives of the table that it is in."""
+    """For pydantic's location of a mistake: the path as the user wrote it, without the tags of
+    unions; the keys of its table; and the other kinds of this table."""
     path: list[str] = []
     models: list[type[BaseModel]] = [model]
     siblings: list[str] = []
     kinds: list[type[BaseModel]] = []
     union: list[type[BaseModel]] = []
-    named = False  # whether a part is the user's own name of a table
+    named = False  # whether the next part is a key of a dict, chosen by the user
     for part in loc:
         if named:
             path.append(str(part))
@@ -216,14 +216,14 @@ def _kind_with(key: str, kinds: list[type[BaseModel]]) -> str:
 
 
 def models_in(annotation: Any) -> list[type[BaseModel]]:
-    """The models that a union, or any annotation, is made of."""
+    """The models in a union, or in any annotation."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [model for argument in get_args(annotation) for model in models_in(argument)]
 
 
 def kind_of(model: type[BaseModel]) -> str:
-    """The tag of a model in its union; empty where it is in none."""
+    """The tag of a model in its union; empty if it is in none."""
     kind = model.model_fields.get("kind")
     if kind is None:
         return ""
@@ -232,7 +232,7 @@ def kind_of(model: type[BaseModel]) -> str:
 
 
 def owners_of(name: str) -> list[str]:
-    """Where a key of this name does exist, for the user who put it into the wrong table."""
+    """The tables that have a key of this name, as hints for a key in the wrong table."""
     tables = {"task": Task, "data": Data, "encoder": Encoder, "decoder": Decoder, "head": Head}
     tables |= {"train": Train, "decode": Decode, "start": Start}
     owners = [

@@ -1,8 +1,8 @@
-"""Batches: examples of like lengths side by side, or a stream cut into columns.
+"""Batches: examples of similar length padded to tensors, or a token stream cut into chunks.
 
-What an epoch's batches are, and their order, is a function of (seed, epoch) alone: batch i of epoch
-e is found in constant time, and resuming needs no history. Neither the number of threads that make
-batches ahead of time nor their speed changes what is trained on.
+An epoch's batches and their order are a function of (seed, epoch) alone: batch i of epoch e is
+found in constant time, and resuming needs no history. The number and the speed of the loader's
+threads do not change what is trained on.
 """
 
 from collections import deque
@@ -24,16 +24,16 @@ from saccade.errors import CheckpointError
 from saccade.nn.dropout import RowSlice
 from saccade.nn.padded import Padded
 
-BATCHES_AHEAD = 4  # for each worker
+BATCHES_AHEAD = 4  # prefetched for each worker
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Some examples side by side: a padded tensor for each source, and one for the target."""
+    """Examples as padded tensors: one for each source, and one for the target."""
 
     sources: tuple[Padded, ...]
     target: Padded
-    part: RowSlice | None = None  # which rows of a whole these are, where not all were read
+    part: RowSlice | None = None  # which rows of the full batch these are, if only some were read
 
     def to(self, device: torch.device) -> "Batch":
         if self.target.values.device == device:
@@ -41,79 +41,79 @@ class Batch:
         return Batch(tuple(source.to(device) for source in self.sources), self.target.to(device))
 
     def rows(self, index: Int[Tensor, "n"]) -> "Batch":
-        """Some of the examples, as wide as the whole; `index` counts those that are here."""
+        """Some of the examples, padded to the same width; `index` is into these."""
         return Batch(tuple(s.rows(index) for s in self.sources), self.target.rows(index))
 
     @property
     def count(self) -> int:
-        """How many examples there are; of the whole, where these are a part of it."""
+        """The number of examples; of the full batch, where only a part of it was read."""
         return self.target.values.size(0) if self.part is None else self.part.whole
 
     @property
     def width(self) -> int:
-        """How many positions an example has, of all columns together, padding included."""
+        """The positions of an example, of all columns together, padding included."""
         return sum(padded.values.size(1) for padded in (*self.sources, self.target))
 
     @property
     def words(self) -> int:
-        """How many words the sentence with the most has; 0 where words do not count."""
+        """The largest number of words in a sentence; 0 where no column has words."""
         if self.part is not None:
             return self.part.words
-        found = [int(s.words.max()) + 1 for s in self.sources if s.words is not None]
-        return max(found, default=0)
+        counts = [int(s.words.max()) + 1 for s in self.sources if s.words is not None]
+        return max(counts, default=0)
 
 
 def collate(corpus: Corpus, rows: Array, draw: Draw | None = None) -> Batch:
-    """These rows of a corpus as one batch; with a seed and an epoch, media are augmented."""
+    """These rows of a corpus as one batch; media are augmented if there is a `draw`."""
     if isinstance(corpus.target, Windows):
         return Batch(*corpus.target.parts(rows))
     sources = tuple(padded(column, rows, draw) for column in corpus.sources)
     return Batch(sources, padded(corpus.target, rows))
 
 
-Split = Callable[[int], tuple[int, int]]  # of so many rows those that are wanted: from, up to
+Split = Callable[[int], tuple[int, int]]  # number of rows -> which to read: first, stop
 
 
 def collate_part(corpus: Corpus, rows: Array, split: Split, draw: Draw | None = None) -> Batch:
-    """Some of the rows of a batch, ids as wide as in the whole; the others are not read.
+    """A slice of a batch's rows, ids padded as in the full batch; the other rows are not read.
 
-    Whoever is to have none of them has the first, with an empty slice.
+    Of an empty slice the first row is read, and `part` is empty.
     """
     first, last = split(len(rows))
-    some = rows[first:last] if last > first else rows[:1]
+    selected = rows[first:last] if last > first else rows[:1]
     words = 0
     sources: tuple[Padded, ...]
     if isinstance(corpus.target, Windows):
-        sources, target = corpus.target.parts(some)
+        sources, target = corpus.target.parts(selected)
     else:
         widths = [c.longest(rows) if isinstance(c, Column) else 0 for c in corpus.columns]
         pairs = zip(corpus.sources, widths[:-1], strict=True)
-        sources = tuple(padded(column, some, draw, width) for column, width in pairs)
-        target = padded(corpus.target, some, None, widths[-1])
+        sources = tuple(padded(column, selected, draw, width) for column, width in pairs)
+        target = padded(corpus.target, selected, None, widths[-1])
         columns = [column for column in corpus.sources if isinstance(column, Column)]
         words = max((column.most_words(rows) for column in columns), default=0)
     return Batch(sources, target, RowSlice(first, last, len(rows), words))
 
 
 def padded(column: AnyColumn, rows: Array, draw: Draw | None = None, width: int = 0) -> Padded:
-    """Some rows of a column as one tensor; ids have this width, or that of the longest."""
+    """Rows of a column as one tensor; ids are padded to `width`, or to the longest row."""
     if not isinstance(column, Column):
         assert isinstance(column, Features)
         return column.padded(rows, draw)
     starts = column.starts[rows]
     lengths = column.starts[rows + 1] - starts
-    places = np.arange(width or lengths.max())
-    index = np.minimum(starts[:, None] + places, len(column.ids) - 1)
-    real = places < lengths[:, None]
-    values = np.where(real, column.ids[index], column.pad).astype(np.int64)
+    positions = np.arange(width or lengths.max())
+    index = np.minimum(starts[:, None] + positions, len(column.ids) - 1)
+    keep = positions < lengths[:, None]
+    values = np.where(keep, column.ids[index], column.pad).astype(np.int64)
     words = None
     if column.words is not None:
-        words = torch.from_numpy(np.where(real, column.words[index], -1).astype(np.int64))
+        words = torch.from_numpy(np.where(keep, column.words[index], -1).astype(np.int64))
     return Padded(torch.from_numpy(values), torch.from_numpy(lengths), words)
 
 
 class Batches(Protocol):
-    """The batches of an epoch, by number."""
+    """The batches of an epoch, by index."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, i: int, /) -> Batch: ...
@@ -123,11 +123,11 @@ class Batches(Protocol):
 
 @dataclass(frozen=True)
 class Epoch:
-    """The batches of one epoch, by number."""
+    """The batches of one epoch, by index."""
 
     corpus: Corpus
     plan: list[Array]
-    draw: Draw | None = None  # seed and epoch, by which media are augmented; None is not at all
+    draw: Draw | None = None  # seeds the augmentation of media; None: no augmentation
 
     def __len__(self) -> int:
         return len(self.plan)
@@ -139,28 +139,28 @@ class Epoch:
         return (self[i] for i in range(len(self)))
 
     def part(self, i: int, split: Split) -> Batch:
-        """Some rows of a batch."""
+        """A slice of a batch's rows."""
         return collate_part(self.corpus, self.plan[i], split, self.draw)
 
     def examples(self, i: int) -> list[int]:
-        """Which examples of the corpus a batch is made of."""
+        """The indices in the corpus of a batch's examples."""
         return [int(row) for row in self.plan[i]]
 
 
 def epoch_of(corpus: Corpus, batch_tokens: int, seed: int, epoch: int) -> Epoch:
-    """All examples once, in batches of like lengths, in an order that (seed, epoch) decides."""
+    """All examples once, batched by length and shuffled by (seed, epoch)."""
     rng = np.random.default_rng([seed, epoch])
     plan = by_length(corpus, batch_tokens, rng.permutation(len(corpus)))
     return Epoch(corpus, [plan[i] for i in rng.permutation(len(plan))], (seed, epoch))
 
 
 def in_order(corpus: Corpus, batch_tokens: int, rows: int | None = None) -> Epoch:
-    """The first examples (or all), batched by length, always the same way: for evaluation."""
+    """The first `rows` examples (or all), batched by length without shuffling: for evaluation."""
     return Epoch(corpus, by_length(corpus, batch_tokens, np.arange(len(corpus))[:rows]))
 
 
 def by_length(corpus: Corpus, batch_tokens: int, order: Array) -> list[Array]:
-    """Batches of like lengths within a budget of padded tokens; `order` breaks the ties."""
+    """Batches of similar length within a budget of padded tokens; `order` breaks the ties."""
     lengths = [column.lengths[order] for column in corpus.columns]
     rank = sorted_by(lengths)  # by the first source; stable: ties stay in the given order
     order, lengths = order[rank], [length[rank] for length in lengths]
@@ -182,7 +182,7 @@ def by_length(corpus: Corpus, batch_tokens: int, order: Array) -> list[Array]:
 def sorted_by(keys: Sequence[Array]) -> Array:
     """The order by the first key, then by the second ...; stable, as numpy's lexsort.
 
-    Lengths are small: numbers of 16 bits are sorted by their digits, in a time that is linear.
+    Lengths usually fit into 16 bits, which numpy radix-sorts in linear time.
     """
     if any(key.max(initial=0) >= 1 << 16 for key in keys):
         return np.lexsort(tuple(keys)[::-1])
@@ -196,8 +196,8 @@ def sorted_by(keys: Sequence[Array]) -> Array:
 class Stream:
     """One long text of ids, read as `streams` parallel rows, `context` columns at a time.
 
-    With `carried` chunk i + 1 goes on where chunk i stopped, so that a recurrent state can be
-    carried; else the chunks are windows whose order and offset the epoch decides.
+    With `carried`, chunk i + 1 continues chunk i, so that a recurrent state can be carried over;
+    else the chunks are windows, shuffled and offset by (seed, epoch).
     """
 
     ids: Array
@@ -211,20 +211,20 @@ class Stream:
 
     def __len__(self) -> int:
         if self.carried:
-            return max(1, -(-self._row // self.context))
+            return max(1, -(-self._row_length // self.context))
         return -(-len(self._windows) // self.streams)
 
     def __getitem__(self, i: int) -> Batch:
-        """Inputs and targets as one padded target: column t + 1 is what follows column t."""
+        """Inputs and targets as one padded target: column t + 1 is the target of column t."""
         return replace(self.part(i, lambda rows: (0, rows)), part=None)
 
     def part(self, i: int, split: Split) -> Batch:
-        """Some rows of a batch, as wide as the whole."""
+        """A slice of a batch's rows, padded as in the full batch."""
         starts, stops = self.spans(i)
         stops = np.minimum(stops + 1, len(self.ids))
         first, last = split(len(starts))
-        some = slice(first, last) if last > first else slice(1)
-        rows = [self.ids[a:b] for a, b in zip(starts[some], stops[some], strict=True)]
+        selected = slice(first, last) if last > first else slice(1)
+        rows = [self.ids[a:b] for a, b in zip(starts[selected], stops[selected], strict=True)]
         width = int(np.maximum(stops - starts, 0).max())
         values = np.full((len(rows), width), self.pad, np.int64)
         for b, row in enumerate(rows):
@@ -233,10 +233,10 @@ class Stream:
         return Batch((), target, RowSlice(first, last, len(starts)))
 
     def spans(self, i: int) -> tuple[Array, Array]:
-        """Where in the text the rows of a batch start and stop."""
+        """Where in the text the rows of a batch start and stop, as offsets."""
         if self.carried:
-            starts = np.arange(self.streams) * self._row
-            stops = np.minimum(starts + self._row, starts + (i + 1) * self.context)
+            starts = np.arange(self.streams) * self._row_length
+            stops = np.minimum(starts + self._row_length, starts + (i + 1) * self.context)
             return starts + i * self.context, stops
         starts = self._windows[i * self.streams : (i + 1) * self.streams]
         return starts, starts + self.context
@@ -245,12 +245,12 @@ class Stream:
         return (self[i] for i in range(len(self)))
 
     def examples(self, i: int) -> list[int]:
-        """Which lines of the text the rows of a batch begin in."""
-        return [int(self.starts.searchsorted(at, "right")) - 1 for at in self.spans(i)[0]]
+        """The indices of the lines in which the rows of a batch begin."""
+        return [int(self.starts.searchsorted(start, "right")) - 1 for start in self.spans(i)[0]]
 
     @property
-    def _row(self) -> int:
-        """The ids of a row; every id but the first is somebody's target."""
+    def _row_length(self) -> int:
+        """The number of ids in a row; every id but the first is a target."""
         return -(-(len(self.ids) - 1) // self.streams)
 
     @cached_property
@@ -262,30 +262,30 @@ class Stream:
 
 
 class Loader:
-    """The batches of every epoch, by number, made ahead of time by threads if there are any."""
+    """The batches of every epoch, prefetched by worker threads if there are any."""
 
     def __init__(
         self, epoch: Callable[[int], Batches], workers: int = 0, split: Split | None = None
     ):
-        """With a `split` only those rows of a batch are read, where that is possible."""
+        """With a `split`, only those rows of a batch are read, where the epoch supports it."""
         self.make_epoch, self.workers, self.split = epoch, workers, split
         self.pool = ThreadPoolExecutor(workers, "loader") if workers else None
         self.number, self.current = -1, None  # type: int, Batches | None
         self.coming: Future[Batches] | None = None  # the next epoch's
-        self.ahead: deque[tuple[int, int, Future[Batch]]] = deque()
+        self.ahead: deque[tuple[int, int, Future[Batch]]] = deque()  # (epoch, index, prefetched)
 
     def epoch(self, number: int) -> Batches:
         """The batches of an epoch."""
         if number != self.number or self.current is None:
-            due = self.coming if number == self.number + 1 else None
+            prefetched = self.coming if number == self.number + 1 else None
             self.number = number
-            self.current = due.result() if due else self.make_epoch(number)
+            self.current = prefetched.result() if prefetched else self.make_epoch(number)
             if self.pool:
                 self.coming = self.pool.submit(self.make_epoch, number + 1)
         return self.current
 
     def take(self, number: int, start: int, count: int) -> list[Batch]:
-        """So many batches of an epoch, or as many as it still has."""
+        """`count` batches of an epoch from `start` on, or as many as it still has."""
         epoch = self.epoch(number)
         if start >= len(epoch):
             raise CheckpointError(f"the checkpoint is at batch {start} of {len(epoch)}: train anew")

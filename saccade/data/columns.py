@@ -1,4 +1,4 @@
-"""What several columns of a table are together: numbers of one vector, or characters and labels."""
+"""Columns that belong together: the numbers of one vector, or characters and their labels."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -10,13 +10,13 @@ from saccade.data.tables import MISSING
 from saccade.data.times import NUMBER, TIME_NAMES, form_of
 
 NUMBER_TARGETS = "target tgt y value values series strokes numbers score label output"
-MANY_NUMBERS = 4  # columns of whole numbers, from which they are no text
+MANY_NUMBERS = 4  # columns of whole numbers: so many are not text
 
 Columns = Mapping[c.Column, Sequence[str]]
 
 
 class Vector(NamedTuple):
-    """Columns of numbers that are one source, and what is learned from them."""
+    """Columns of numbers that are one source, and their target."""
 
     columns: tuple[c.Column, ...]
     target: c.Column
@@ -30,12 +30,12 @@ def find_vector(
     target: c.Column | None,
     target_type: c.TargetType | None,
 ) -> Vector | None:
-    """The vector of a table whose sources are all numbers; None of any other table.
+    """The vector of a table whose sources are all numbers; None for any other table.
 
-    Digits may be text, as in dates and sums: some number has a fraction, or the target is a label
-    and there are many columns, or it is numbers, too. A target of text comes last, or has a usual
-    name. `used` are the columns that do not just number the rows, `labels` those that look like
-    labels.
+    Digits may also be text, as in dates and sums. They are taken for numbers if one has a fraction,
+    if the target is a label and there are many columns, or if the target is numbers. A target of
+    text must be the last column or have a usual name. `used` are the columns that are not row
+    counters, `labels` those that look like labels.
     """
     numbers = [column for column in used if are_numbers(columns[column])]
     rest = [column for column in used if column not in numbers]
@@ -69,21 +69,21 @@ def task_of_numbers(columns: Columns) -> str | None:
 
 
 def are_numbers(cells: Sequence[str]) -> bool:
-    """Whether these are numbers, but for a few, and for gaps."""
-    full = [cell for cell in cells if cell.strip().casefold() not in MISSING]
-    return len(full) > 0.5 * len(cells) and sum(map(is_number, full)) >= 0.95 * len(full)
+    """Whether nearly all non-missing cells are numbers, and most cells are non-missing."""
+    present = [cell for cell in cells if cell.strip().casefold() not in MISSING]
+    return len(present) > 0.5 * len(cells) and sum(map(is_number, present)) >= 0.95 * len(present)
 
 
 def find_number_target(columns: Columns) -> c.Column | None:
-    """The column of numbers that are to be learned: by its name, or the last one."""
-    found = [key for key, cells in columns.items() if are_numbers(cells) or are_series(cells)]
-    named = {str(key).casefold(): key for key in found}
+    """The target among the columns of numbers: by its name, or the last one."""
+    candidates = [key for key, cells in columns.items() if are_numbers(cells) or are_series(cells)]
+    named = {str(key).casefold(): key for key in candidates}
     usual = next((named[key] for key in NUMBER_TARGETS.split() if key in named), None)
-    return next(reversed(found), None) if usual is None else usual
+    return next(reversed(candidates), None) if usual is None else usual
 
 
 class Spelled(NamedTuple):
-    """A column whose characters have a label each, those labels, and which of them are scored."""
+    """A column with a label for each character, the column of labels, and their mask."""
 
     source: c.Column
     target: c.Column
@@ -91,32 +91,33 @@ class Spelled(NamedTuple):
 
 
 def find_spelled(columns: Columns, data: c.Data) -> Spelled | None:
-    """Two columns without blanks that are equally long in nine of ten rows; None if none are.
+    """Two columns of equal length, without blanks, in nine of ten rows; None if there are none.
 
-    A column of 0 and 1 that is as long is a mask; it is the labels only if no other column can be.
+    A column of 0 and 1 of the same length is a mask; it is the labels only if no other column
+    can be.
     """
-    lengths = {key: [_unbroken(cell) for cell in cells] for key, cells in columns.items()}
+    lengths = {key: [_spelled_length(cell) for cell in cells] for key, cells in columns.items()}
     marks = {key: sum(set(cell) <= {"0", "1"} for cell in cells) for key, cells in columns.items()}
     binary = [key for key, cells in columns.items() if marks[key] >= 0.9 * len(cells)]
     masks = [key for key in binary if key not in (*data.source, data.target)]
 
-    def alike(a: c.Column, b: c.Column) -> bool:
+    def aligned(a: c.Column, b: c.Column) -> bool:
         pairs = list(zip(lengths.get(a, ()), lengths.get(b, ()), strict=False))
-        even = sum(one == other > 0 for one, other in pairs) >= 0.9 * len(pairs)
-        return a != b and even and any(one > 1 for one, _ in pairs)
+        equal = sum(m == n > 0 for m, n in pairs) >= 0.9 * len(pairs)
+        return a != b and equal and any(m > 1 for m, _ in pairs)
 
     for source in data.source[:1] or [key for key in columns if key not in binary]:
         targets = [*columns] if data.target is None else [data.target]
-        even = [key for key in targets if alike(source, key)]
-        letters = [key for key in even if key not in masks]
-        if even:
-            target = (letters or even)[-1]
-            others = [key for key in masks if key != target and alike(target, key)]
+        candidates = [key for key in targets if aligned(source, key)]
+        letters = [key for key in candidates if key not in masks]
+        if candidates:
+            target = (letters or candidates)[-1]
+            others = [key for key in masks if key != target and aligned(target, key)]
             return Spelled(source, target, data.mask or next(iter(others), None))
     return None
 
 
-def _unbroken(cell: str) -> int:
-    """The length of a text without blanks and brackets; 0 of any other."""
+def _spelled_length(cell: str) -> int:
+    """The length of a cell; 0 if it has blanks or is a list."""
     text = cell.strip()
     return 0 if " " in text or text[:1] == "[" else len(text)

@@ -1,7 +1,6 @@
-"""Tokenised corpora: a column of numbers for each field, in memory or mapped from the disk.
+"""Tokenised corpora: a column of ids or vectors for each field, in memory or memory-mapped.
 
-A corpus is written once, as flat arrays that are memory-mapped, so its size is the disk's and not
-the memory's.
+A corpus is written once, as flat arrays that are memory-mapped, so it may exceed the memory.
 """
 
 import json
@@ -18,21 +17,21 @@ from saccade.data.lines import Example
 from saccade.errors import CheckpointError, DataError
 
 Array = np.ndarray[Any, np.dtype[Any]]
-CHECKED_AT_ONCE = 1 << 16  # row starts
-MAX_EXAMPLE_BYTES = 1 << 22  # of a dev example
+CHECKED_AT_ONCE = 1 << 16  # row offsets that are checked in one block
+MAX_EXAMPLE_BYTES = 1 << 22  # of a dev example as JSON
 
 
 @dataclass(frozen=True)
 class Column:
-    """Rows of ids, one after the other: row i is `ids[starts[i]:starts[i + 1]]`.
+    """Rows of ids, concatenated: row i is `ids[starts[i]:starts[i + 1]]`.
 
-    `words` says of each id to which word of its row it belongs, where a field has words.
+    `words` has for each id the index of its word in the row, where a field has words.
     """
 
     ids: Array
     starts: Array
     words: Array | None = None
-    pad: int = 0  # the id that fills up shorter rows
+    pad: int = 0  # the id that pads shorter rows
 
     @classmethod
     def of(
@@ -41,7 +40,7 @@ class Column:
         words: Sequence[Sequence[int]] | None = None,
         pad: int = 0,
     ) -> "Column":
-        """Rows that are in memory."""
+        """A column in memory."""
         lengths = np.fromiter(map(len, rows), np.int64, len(rows))
         starts = np.concatenate([np.zeros(1, np.int64), lengths.cumsum()])
         return cls(_flat(rows), starts, None if words is None else _flat(words), pad)
@@ -58,7 +57,7 @@ class Column:
         return int((self.starts[rows + 1] - self.starts[rows]).max())
 
     def most_words(self, rows: Array) -> int:
-        """How many words the row with the most has, of these; 0 where words do not count."""
+        """The largest number of words in one of these rows; 0 where the column has no words."""
         if self.words is None:
             return 0
         spans = zip(self.starts[rows], self.starts[rows + 1], strict=True)
@@ -71,7 +70,7 @@ class Column:
         return Writer(folder, name, self.words is not None, stack)
 
     def take(self, rows: Array) -> "Column":
-        """Some rows, in memory."""
+        """A copy of some rows, in memory."""
         lengths = self.starts[rows + 1] - self.starts[rows]
         starts = np.concatenate([np.zeros(1, np.int64), lengths.cumsum()])
         index = np.arange(starts[-1]) + np.repeat(self.starts[rows] - starts[:-1], lengths)
@@ -84,7 +83,7 @@ def _flat(rows: Sequence[Sequence[int]]) -> Array:
 
 
 class AnyColumn(Protocol):
-    """What every column can do, whatever its rows are made of."""
+    """The interface of every column, whatever its rows are made of."""
 
     def __len__(self) -> int: ...
     @property
@@ -95,9 +94,9 @@ class AnyColumn(Protocol):
 
 @dataclass(frozen=True)
 class Corpus:
-    """What a task trains on, tokenised: a column for each source, and one for the target.
+    """What a task trains on, encoded: a column for each source, and one for the target.
 
-    A column may be one of ids, or of numbers: `media.Features`.
+    Columns hold ids (`Column`), vectors (`media.Features`) or windows (`windows.Windows`).
     """
 
     sources: tuple["AnyColumn", ...]
@@ -108,7 +107,7 @@ class Corpus:
 
     @property
     def tokens(self) -> Column:
-        """The target, where it is one of ids."""
+        """The target, where it is a column of ids."""
         assert isinstance(self.target, Column)
         return self.target
 
@@ -118,11 +117,11 @@ class Corpus:
 
     @property
     def lengths(self) -> Array:
-        """The tokens of each example, of all columns together."""
+        """The length of each example, of all columns together."""
         return np.asarray(sum(column.lengths for column in self.columns))
 
     def take(self, rows: Array) -> "Corpus":
-        """Some examples, in memory."""
+        """A copy of some examples, in memory."""
         return Corpus(tuple(column.take(rows) for column in self.sources), self.target.take(rows))
 
 
@@ -150,7 +149,7 @@ class Writer:
 
 
 def write_corpus(folder: Path, split: str, chunks: Iterable[Corpus]) -> None:
-    """Write a corpus that comes in chunks; whatever happens, no file is left open."""
+    """Write a corpus that comes in chunks."""
     folder.mkdir(parents=True, exist_ok=True)
     writers: list[Any] = []
     with ExitStack() as stack:
@@ -165,7 +164,7 @@ def write_corpus(folder: Path, split: str, chunks: Iterable[Corpus]) -> None:
 
 
 def open_corpus(folder: Path, split: str, opens: Sequence[Callable[[Path, str], Any]]) -> Corpus:
-    """The corpus that `write_corpus` left there; each column by how its field opens it."""
+    """The corpus that `write_corpus` wrote; each column is opened by its field's function."""
     names = _names(split, len(opens) - 1)
     columns = [open_one(folder, name) for name, open_one in zip(names, opens, strict=True)]
     return Corpus(tuple(columns[:-1]), columns[-1])
@@ -178,27 +177,27 @@ def _names(split: str, sources: int) -> list[str]:
 
 
 def open_column(folder: Path, name: str, pad: int) -> Column:
-    """A column of ids that `write_corpus` left."""
+    """A column of ids that `write_corpus` wrote."""
     ids, starts, words = (folder / f"{name}.{suffix}" for suffix in ("ids", "starts", "words"))
-    if not words.exists():  # as format 1 called it
+    if not words.exists():  # its name in format 1
         words = folder / f"{name.partition('.')[0]}.words.ids"
     if not ids.exists() or not starts.exists():
         raise CheckpointError(f"{ids}: the tokenised data is missing; train anew")
     try:
-        table, flat = np.asarray(mapped(starts, np.int64)), mapped(ids, np.int32)
-        own = mapped(words, np.int32) if words.exists() and ".source" in name else None
+        offsets, flat = np.asarray(mapped(starts, np.int64)), mapped(ids, np.int32)
+        word_index = mapped(words, np.int32) if words.exists() and ".source" in name else None
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{ids}: cannot be read: {error}") from None
-    sound = len(table) and table[0] == 0 and table[-1] == len(flat)
-    sound = sound and (own is None or len(own) == len(flat))
-    blocks = range(0, len(table) - 1, CHECKED_AT_ONCE)
-    if not sound or any((np.diff(table[i : i + CHECKED_AT_ONCE + 1]) < 0).any() for i in blocks):
+    valid = len(offsets) and offsets[0] == 0 and offsets[-1] == len(flat)
+    valid = valid and (word_index is None or len(word_index) == len(flat))
+    blocks = range(0, len(offsets) - 1, CHECKED_AT_ONCE)
+    if not valid or any((np.diff(offsets[i : i + CHECKED_AT_ONCE + 1]) < 0).any() for i in blocks):
         raise CheckpointError(f"{ids}: has {len(flat)} ids where {starts.name} says otherwise")
-    return Column(flat, table, own, pad)
+    return Column(flat, offsets, word_index, pad)
 
 
 def mapped(path: Path, dtype: type[np.generic]) -> Array:
-    """The numbers in a file, which stay there."""
+    """A file of numbers, memory-mapped."""
     return np.memmap(path, dtype, "r") if path.stat().st_size else np.zeros(0, dtype)
 
 
@@ -206,7 +205,7 @@ def mapped(path: Path, dtype: type[np.generic]) -> Array:
 
 
 def save_examples(path: Path, examples: Iterable[Example]) -> None:
-    """Raw dev examples beside their arrays, so that a run can be evaluated without data files."""
+    """Save dev examples as text beside their arrays: a run is evaluated without the data files."""
     with path.open("wb") as file:
         for example in examples:
             record = [example.source, example.target, *example.others]
@@ -220,7 +219,7 @@ def save_examples(path: Path, examples: Iterable[Example]) -> None:
 
 
 class Examples(Sequence[Example]):
-    """The examples that `save_examples` left: sound, and still on the disk."""
+    """The examples that `save_examples` wrote, checked, and memory-mapped."""
 
     def __init__(self, path: Path):
         self.path, self.starts = path, array("q", [0])

@@ -1,4 +1,4 @@
-"""Which columns of a file hold media, by the look of their cells, and which one is the target."""
+"""Which columns of a file hold media, by sampling their cells, and which one is the target."""
 
 import json
 import re
@@ -9,23 +9,23 @@ SOUNDS = (".wav", ".flac", ".ogg", ".oga")
 ARRAYS = (".npy", ".npz")
 SUFFIXES = {"picture": PICTURES, "sound": SOUNDS, "numbers": ARRAYS}
 CALLED = {"picture": "pictures", "sound": "sounds", "numbers": "numbers"}
-LOOKED_AT = 20  # cells of numbers
+LOOKED_AT = 20  # cells that are sampled for lists of numbers
 _MEMBER = re.compile(r"\.npz#", re.IGNORECASE)
 
-# the usual names of a target beside media, the surest first
+# the usual names of the target in files with media, the most reliable first
 TARGETS = """target tgt label caption captions answer answers transcript transcription output
     summary response class category digit intent sentiment text sentence"""
-TEXTS = "question prompt query instruction text sentence"  # a source of text beside media
+TEXTS = "question prompt query instruction text sentence"  # text sources in files with media
 
 
 def media_kind(cells: Sequence[str]) -> str | None:
-    """What nearly all of these cells name: pictures, sounds or numbers; None if it is text."""
-    full = [cell for cell in cells if cell.strip()]
+    """The kind of media that nearly all of these cells hold or name; None if they are text."""
+    present = [cell for cell in cells if cell.strip()]
     for kind, suffixes in SUFFIXES.items():
-        if full and sum(_suffixed(cell, suffixes) for cell in full) >= 0.9 * len(full):
+        if present and sum(_suffixed(cell, suffixes) for cell in present) >= 0.9 * len(present):
             return kind
-    few = full[:LOOKED_AT]
-    return "numbers" if few and all(map(is_numbers, few)) else None
+    sample = present[:LOOKED_AT]
+    return "numbers" if sample and all(map(is_numbers, sample)) else None
 
 
 def is_media(cell: str) -> bool:
@@ -38,9 +38,9 @@ def _suffixed(cell: str, suffixes: tuple[str, ...]) -> bool:
 
 
 def array_path(cell: str) -> tuple[str, str]:
-    """The file that a cell names, and the array in it (what follows .npz#), or ""."""
-    inside = _MEMBER.search(cell)
-    return (cell[: inside.end() - 1], cell[inside.end() :]) if inside else (cell, "")
+    """The path in a cell, and the name of the array in it (what follows .npz#), or ""."""
+    match = _MEMBER.search(cell)
+    return (cell[: match.end() - 1], cell[match.end() :]) if match else (cell, "")
 
 
 def is_array(cell: str) -> bool:
@@ -64,9 +64,9 @@ def is_numbers(cell: str) -> bool:
 
 
 def are_series(cells: Sequence[str]) -> bool:
-    """Whether nearly all cells are lists of numbers, of which some may be missing, or arrays."""
-    full = [cell for cell in cells if cell.strip()][: 10 * LOOKED_AT]
-    return bool(full) and sum(map(_is_series, full)) >= 0.9 * len(full)
+    """Whether nearly all cells are lists of numbers, null among them, or array files."""
+    present = [cell for cell in cells if cell.strip()][: 10 * LOOKED_AT]
+    return bool(present) and sum(map(_is_series, present)) >= 0.9 * len(present)
 
 
 def _is_series(cell: str) -> bool:
@@ -74,16 +74,16 @@ def _is_series(cell: str) -> bool:
 
 
 def numeric(value: object) -> bool:
-    """Whether a value of JSON is a list of numbers, or of lists of them."""
+    """Whether a JSON value is a list of numbers, or of lists of them."""
     if not isinstance(value, list) or not value:
         return False
     if isinstance(value[0], list):
-        return all(isinstance(row, list) and row and _plain(row) for row in value)
-    return _plain(value)
+        return all(isinstance(row, list) and row and _all_numbers(row) for row in value)
+    return _all_numbers(value)
 
 
-def _plain(row: Sequence[object]) -> bool:
-    return all(type(number) in (int, float) for number in row)
+def _all_numbers(row: Sequence[object]) -> bool:
+    return all(type(value) in (int, float) for value in row)
 
 
 def media_columns(columns: Mapping[int | str, Sequence[str]]) -> dict[int | str, str]:
@@ -93,7 +93,7 @@ def media_columns(columns: Mapping[int | str, Sequence[str]]) -> dict[int | str,
 
 
 def target_beside(columns: Sequence[int | str], media: Mapping[int | str, str]) -> int | str | None:
-    """The target of a file with media: by its name, or the first column that is none."""
+    """The target of a file with media: by its name, or the first column without media."""
     rest = {str(column).casefold(): column for column in columns if column not in media}
     named = next((rest[name] for name in TARGETS.split() if name in rest), None)
     if named is None and (len(rest) == 1 or not any(isinstance(one, str) for one in columns)):
@@ -104,7 +104,7 @@ def target_beside(columns: Sequence[int | str], media: Mapping[int | str, str]) 
 def texts_beside(
     columns: Sequence[int | str], media: Mapping[int | str, str], target: int | str | None
 ) -> list[int | str]:
-    """The columns of text that are read beside media: a question has a usual name."""
+    """The columns of text that are sources beside media, by their usual names."""
     names = TEXTS.split()
     return [
         column

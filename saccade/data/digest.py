@@ -1,4 +1,4 @@
-"""The SHA-256 of a file: what manifests and exports are checked by."""
+"""The SHA-256 of a file, by which manifests and exports are checked."""
 
 import hashlib
 from pathlib import Path

@@ -1,8 +1,7 @@
-"""Fields: a column of examples to rows of numbers, and rows to padded tensors.
+"""Fields: how a column of examples is encoded as rows of ids or vectors.
 
-A field knows what one column of a task is made of: text, words with a label each, labels. It is
-fitted to the training data, saved into the run and loaded from there; `encode` gives a `Column`,
-which batches are made of. What is new in a task is mostly a field.
+A field is fitted to the training data, saved into the run and loaded from there; `encode` gives
+the `Column` that batches are made of. A new task is mostly a new field.
 """
 
 from abc import ABC, abstractmethod
@@ -27,7 +26,7 @@ class Field(ABC):
     @property
     @abstractmethod
     def inventory(self) -> Inventory:
-        """The ids that rows are made of: the size of an embedding table, or of an output layer."""
+        """The ids of its rows: their number is the size of an embedding table or output layer."""
 
     @property
     def size(self) -> int:
@@ -36,7 +35,7 @@ class Field(ABC):
     @property
     @abstractmethod
     def pad(self) -> int:
-        """The id that fills up shorter rows."""
+        """The id that pads shorter rows."""
 
     @abstractmethod
     def encode(self, cells: Sequence[Cell]) -> AnyColumn:
@@ -55,9 +54,9 @@ class Field(ABC):
 
 
 class Text(Field):
-    """Text as ids: several columns end to end with a mark between them, and a mark at the end."""
+    """Text as ids: several columns are concatenated, with special tokens between and around."""
 
-    begins = False  # with a mark, as what a decoder reads has to
+    begins = False  # whether rows begin with a start token, which a decoder needs
 
     def __init__(self, tokenizer: Tokenizer):
         self.tokenizer = tokenizer
@@ -88,7 +87,7 @@ class Text(Field):
             tokenizer.encode([cell[i] if i < len(cell) else "" for cell in cells])
             for i in range(width)
         ]
-        if not tokenizer.config.ordered:  # whatever the order in which they are written
+        if not tokenizer.config.ordered:  # a set: one canonical order
             columns = [[sorted(ids) for ids in column] for column in columns]
         rows = [[*before, *ids] for ids in columns[0]]
         for column in columns[1:]:
@@ -108,7 +107,7 @@ class Text(Field):
 
 
 class TargetText(Text):
-    """Text that a decoder writes: between two marks."""
+    """Text that a decoder writes: between a start and an end token."""
 
     begins = True
 
@@ -117,7 +116,7 @@ class TargetText(Text):
 
 
 class Lines(Text):
-    """Plain text that a language model reads as one stream: each line ends with a mark."""
+    """Plain text that a language model reads as one stream: each line ends with <eos>."""
 
     def encode(self, cells: Sequence[Cell]) -> Column:
         return super().encode([cell[:1] for cell in cells])
@@ -128,17 +127,17 @@ class Lines(Text):
 
 
 class Words(Text):
-    """Words, each cut into pieces; a row remembers which piece belongs to which word."""
+    """Words, each cut into pieces; rows keep the index of each piece's word."""
 
     def encode(self, cells: Sequence[Cell]) -> Column:
-        cut = self.tokenizer.encode_words(cells)
-        if self.tokenizer.config.kind == "imported":  # whose network expects its marks
+        encoded = self.tokenizer.encode_words(cells)
+        if self.tokenizer.config.kind == "imported":  # its network expects its special tokens
             before, _, after, *_ = self.tokenizer.frame
-            cut = [
+            encoded = [
                 ([*before, *ids, *after], [-1] * len(before) + words + [-1] * len(after))
-                for ids, words in cut
+                for ids, words in encoded
             ]
-        return Column.of([ids for ids, _ in cut], [words for _, words in cut], self.pad)
+        return Column.of([ids for ids, _ in encoded], [words for _, words in encoded], self.pad)
 
 
 class Labels(Field):
@@ -163,7 +162,7 @@ class Labels(Field):
         return Column.of([[self.index(label) for label in labels_of(cell)] for cell in cells])
 
     def index(self, label: str) -> int:
-        """The id of a label, or that of a position which is not scored."""
+        """The id of a label, or UNSCORED_ID."""
         return UNSCORED_ID if label == UNSCORED else self.labels.index(label)
 
     def save(self, path: Path) -> None:
@@ -175,7 +174,7 @@ class Labels(Field):
 
 
 class SourceLabels(Labels):
-    """A label as a source: one position. No label of it is ever left out."""
+    """A label as a source: one position. Its ids are all special: word dropout spares them."""
 
     @property
     def inventory(self) -> Inventory:
@@ -189,7 +188,7 @@ class SourceLabels(Labels):
         return [[self.labels.index(cell[0])] for cell in cells]
 
     def problem(self, cell: tuple[str, ...]) -> str:
-        """Why a cell has no row; nothing if it has one."""
+        """Why a cell cannot be encoded; empty if it can."""
         try:
             self.labels.index(cell[0])
         except DataError as error:

@@ -1,4 +1,4 @@
-"""Which field a column's reader belongs to: one `match` to fit it, and one to load it."""
+"""The field for each kind of reader: one `match` to fit it, and one to load it."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -17,9 +17,9 @@ from saccade.text.tokenizers import Counts, Tokenizer
 
 
 class Vocabularies(NamedTuple):
-    """Tokenizers that a new task takes over from another run, in place of fitting its own."""
+    """Tokenizers that a new task takes from another run, in place of training its own."""
 
-    sources: tuple[Tokenizer | None, ...] = ()  # by the number of the source
+    sources: tuple[Tokenizer | None, ...] = ()  # by the index of the source
     target: Tokenizer | None = None
 
     def of_source(self, number: int) -> Tokenizer | None:
@@ -27,7 +27,7 @@ class Vocabularies(NamedTuple):
 
 
 class FixedVocabulary:
-    """A vocabulary that is given: nothing is counted."""
+    """A tokenizer that is already trained: nothing is counted."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
@@ -50,7 +50,7 @@ Readable: TypeAlias = Text | SourceLabels | MediaField  # fields of a source
 
 
 def counting(reader: c.Reader, data: c.Data, given: Tokenizer | None = None) -> Counting:
-    """What a field of this kind is fitted by, before it has seen an example."""
+    """An empty accumulator of what a field of this kind is fitted to."""
     cache_bytes = data.cache_mb << 20
     match reader:
         case c.Tokenizer():
@@ -68,7 +68,7 @@ def counting(reader: c.Reader, data: c.Data, given: Tokenizer | None = None) -> 
 
 
 def fitted(counts: Counting, text: type[Text], data: c.Data) -> Readable:
-    """The field for what was counted; `text` is that of a tokenizer."""
+    """The field for what was counted; `text` is the class for tokenizers."""
     match counts:
         case Counts():
             return text.fit(counts)
@@ -77,22 +77,22 @@ def fitted(counts: Counting, text: type[Text], data: c.Data) -> Readable:
         case LabelCounts():
             return SourceLabels.fit(counts.labels)
         case Fitting():
-            return _rooted(counts.field(), data)
+            return _with_root(counts.field(), data)
         case _:
             assert_never(counts)
 
 
 def load_field(reader: c.Reader, path: Path, text: type[Text], data: c.Data) -> Readable:
-    """The field of this kind that a run holds; CheckpointError unless it is the reader's."""
-    field = _loaded(reader, path, text)
+    """The field that a run has saved; CheckpointError if its reader differs."""
+    field = _load(reader, path, text)
     if isinstance(field, MediaField):
         if field.reader != reader:
             raise CheckpointError(f"{path}: does not fit config.toml: its reader is another")
-        return _rooted(field, data)
+        return _with_root(field, data)
     return field
 
 
-def _loaded(reader: c.Reader, path: Path, text: type[Text]) -> Readable:
+def _load(reader: c.Reader, path: Path, text: type[Text]) -> Readable:
     match reader:
         case c.Tokenizer():
             return text.load(path)
@@ -108,7 +108,7 @@ def _loaded(reader: c.Reader, path: Path, text: type[Text]) -> Readable:
             assert_never(reader)
 
 
-def _rooted(field: MediaField, data: c.Data) -> MediaField:
+def _with_root(field: MediaField, data: c.Data) -> MediaField:
     field.root = data.root
     return field
 

@@ -1,7 +1,7 @@
 """Lines of files: their text, or what is wrong with them.
 
-Lines end at \\n only (a \\r before it is dropped), are strict UTF-8, and are read as they come, so
-memory does not grow with the file.
+Lines end at \\n only (a \\r before it is dropped), must be UTF-8, and are streamed, so memory does
+not grow with the file.
 """
 
 import codecs
@@ -30,12 +30,12 @@ ZstdError: type[Exception] = LookupError if zstandard is None else zstandard.Zst
 
 GZIP_MAGIC, ZSTD_MAGIC = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 BLOCK_BYTES = 1 << 20  # read at once
-MAX_LINE_BYTES = 1 << 27  # else a device without an end would be one line
-SHOWN_CHARACTERS = 80  # of a line, that a defect keeps
+MAX_LINE_BYTES = 1 << 27  # so that an endless device is an error
+SHOWN_CHARACTERS = 80  # of a line, in a defect
 
 Target: TypeAlias = str | tuple[str, ...]  # a text or a label; a label for each word
 
-UNSCORED = "\0"  # in place of a label that is neither learned nor scored: in no text
+UNSCORED = "\0"  # replaces a label that is neither learned nor scored; occurs in no text
 
 ADVICE = {
     "blank-source": "fill it in, or remove the row",
@@ -76,23 +76,23 @@ ADVICE = {
 
 
 def labels_of(target: Target | None) -> tuple[str, ...]:
-    """A target as labels: one, one for each word, or none."""
+    """A target as a tuple of labels: one, one for each word, or none."""
     return (target,) if isinstance(target, str) else target or ()
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """What is read, what is to be learned from it, and where in the files it stands."""
+    """A source and its target, and where in the files they are."""
 
-    source: tuple[str, ...]  # the text columns; where each word has a label the words
+    source: tuple[str, ...]  # the source columns; where each word has a label, the words
     target: Target | None
     file: str = ""
     line: int = 0
-    others: tuple[Target, ...] = ()  # further targets, as right as the first
+    others: tuple[Target, ...] = ()  # further references
 
     @property
     def references(self) -> tuple[Target, ...]:
-        """Every target that is right."""
+        """The target and its alternatives."""
         return () if self.target is None else (self.target, *self.others)
 
     @property
@@ -111,18 +111,18 @@ class Defect:
     where: str  # "train.tsv:214"
     message: str  # "expected 2 columns, found 3"
     advice: str  # what to do
-    text: str = ""  # the line, or its beginning, where there is one
+    text: str = ""  # the line, truncated, where there is one
 
     def __str__(self) -> str:
         return f"{self.where}: {self.message}; {self.advice}"
 
 
 class LineTooLongError(Exception):
-    """A line has no end within MAX_LINE_BYTES."""
+    """A line is longer than MAX_LINE_BYTES."""
 
 
 class FileError(Exception):
-    """Nothing more can be read; the defect says why."""
+    """A file cannot be read any further; the defect says why."""
 
     def __init__(self, code: str, name: str, message: str, line: int = 0):
         super().__init__(message)
@@ -134,7 +134,7 @@ def defect_at(code: str, name: str, line: int, message: str, text: str = "") -> 
 
 
 def place(name: str, line: int = 0) -> str:
-    """Where something stands: in a line of a file, in a file, or in an example from memory."""
+    """A location: a line of a file, a file, or an example from memory."""
     if not name:
         return f"example {line}" if line else "the examples"
     return f"{name}:{line}" if line else name
@@ -145,7 +145,7 @@ def lines_of(
 ) -> Iterator[str | Defect]:
     """One item for every line of a file (or of `stream`): its text, or what is wrong with it.
 
-    Before the first there are `number` others.
+    `number` lines of the file are before the first.
     """
     try:
         with contextlib.ExitStack() as stack:
@@ -153,9 +153,9 @@ def lines_of(
             file: "io.BufferedReader[Any]" = stack.enter_context(
                 io.BufferedReader(opened, BLOCK_BYTES)
             )
-            if (inside := _decompressed(name, file)) is not None:
-                file = stack.enter_context(io.BufferedReader(inside, BLOCK_BYTES))
-            for block in _whole_lines(file):
+            if (decompressed := _decompressed(name, file)) is not None:
+                file = stack.enter_context(io.BufferedReader(decompressed, BLOCK_BYTES))
+            for block in _line_blocks(file):
                 block = block if number else block.removeprefix(codecs.BOM_UTF8)
                 if (lines := _decoded(block)) is not None:
                     yield from lines
@@ -195,7 +195,7 @@ def refuse_pipe(name: str) -> None:
 
 
 def _decompressed(name: str, file: "io.BufferedReader[Any]") -> Any:
-    """What is in a compressed file, by its name or its first bytes; None if it is not one."""
+    """The stream inside a compressed file; None if, by name and magic bytes, it is not one."""
     head = file.peek(4)[:4]
     if name.endswith(".gz") or head[:2] == GZIP_MAGIC:
         return gzip.GzipFile(fileobj=file)
@@ -207,13 +207,13 @@ def _decompressed(name: str, file: "io.BufferedReader[Any]") -> Any:
 
 
 def without_compression(name: str) -> str:
-    """A file's name as it would be if it were not compressed."""
+    """A file's name without the suffix of its compression."""
     return name.removesuffix(".gz").removesuffix(".zst")
 
 
-def _whole_lines(file: "io.BufferedReader[Any]") -> Iterator[bytes]:
-    """Blocks of lines, as they arrive; only the last may lack its \\n."""
-    rest: list[bytes] = []
+def _line_blocks(file: "io.BufferedReader[Any]") -> Iterator[bytes]:
+    """Blocks of whole lines; only the last may lack its \\n."""
+    rest: list[bytes] = []  # the beginning of a line
     size = 0
     while data := file.read1(BLOCK_BYTES):
         end = data.rfind(b"\n") + 1
@@ -229,7 +229,7 @@ def _whole_lines(file: "io.BufferedReader[Any]") -> Iterator[bytes]:
 
 
 def _decoded(block: bytes) -> list[str] | None:
-    """The lines of a block, decoded at once for speed; None if one of them is broken."""
+    """The lines of a block, decoded at once for speed; None if one of them is malformed."""
     if b"\0" in block:
         return None
     try:
@@ -254,7 +254,7 @@ def _checked(line: bytes, name: str, number: int) -> str | Defect:
 
 
 def _around(line: bytes, at: int) -> str:
-    """The text around a byte that is not text."""
+    """The text around a malformed byte."""
     return line[max(at - SHOWN_CHARACTERS // 2, 0) :][:SHOWN_CHARACTERS].decode(
         errors="backslashreplace"
     )
@@ -265,14 +265,14 @@ def json_object(text: str) -> dict[str, Any] | None:
     try:
         row = json.loads(text)
         if "\\u" in text:
-            json.dumps(row, ensure_ascii=False).encode()  # fails on half of a surrogate pair
+            json.dumps(row, ensure_ascii=False).encode()  # fails on a lone surrogate
     except (ValueError, RecursionError):
         return None
     return row if isinstance(row, dict) else None
 
 
 def cells_of(text: str) -> list[str]:
-    """The columns of a line: between tabs, or, where there are none, between blanks."""
+    """The columns of a line, separated by tabs, or, where there are none, by blanks."""
     return text.split("\t") if "\t" in text else [cell for cell in text.split(" ") if cell]
 
 
@@ -295,9 +295,9 @@ def input_lines(path: Path | None) -> Iterator[str]:
 def input_rows(
     path: Path | None, stream: io.RawIOBase | None = None, number: int = 0
 ) -> Iterator[str | Defect]:
-    """The same, where a line that is no text is what is wrong with it.
+    """The same, with a defect for a malformed line.
 
-    A `stream` may stand for a part of the file, before which there are `number` lines.
+    A `stream` may be a part of the file, which begins after `number` lines.
     """
     standard = path is None or str(path) == "-"
     stream = io.FileIO(sys.stdin.fileno(), closefd=False) if standard else stream
@@ -311,23 +311,23 @@ def input_rows(
 
 
 def files_of(names: list[str]) -> list[list[str]]:
-    """The files that patterns like corpus/*.tsv.gz stand for, which are read one after the other.
+    """Glob patterns like corpus/*.tsv.gz expanded: a list of aligned files for each shard.
 
-    Of two names, as of a source and a target, each is a pattern of as many.
+    Two names, as of a source and a target, must match the same number of files.
     """
-    found = [_matching(name) for name in names]
-    if [] in found:
-        raise FileError("missing-file", names[found.index([])], "no file has such a name")
-    if len({len(some) for some in found}) > 1:
+    matches = [_matching(name) for name in names]
+    if [] in matches:
+        raise FileError("missing-file", names[matches.index([])], "no file has such a name")
+    if len({len(files) for files in matches}) > 1:
         counts = ", ".join(
-            f"{len(some)} for {name}" for name, some in zip(names, found, strict=True)
+            f"{len(files)} for {name}" for name, files in zip(names, matches, strict=True)
         )
         raise FileError("files", names[0], f"patterns that stand for unequal numbers: {counts}")
-    return [list(part) for part in zip(*found, strict=True)]
+    return [list(part) for part in zip(*matches, strict=True)]
 
 
 def data_files(names: Iterable[str]) -> list[str]:
-    """All files that names and patterns stand for; a pattern of no file stands for itself."""
+    """Names with glob patterns expanded; a pattern without a match is kept as it is."""
     return [file for name in names for file in _matching(name) or [name]]
 
 
@@ -339,14 +339,14 @@ def _matching(name: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One of several parts of a file, which together are all of it, in order."""
+    """One of `count` consecutive shards of a file."""
 
     number: int  # from 0
     count: int
 
     @classmethod
     def parse(cls, text: str) -> "Part":
-        """What a user writes as 1/4, 2/4, ...; DataError if it is anything else."""
+        """A part from "1/4", "2/4", ...; DataError for anything else."""
         first, _, second = text.partition("/")
         if not (first.isdecimal() and second.isdecimal() and 1 <= int(first) <= int(second)):
             raise DataError(f"{text}: a part is written as in 1/4, 2/4, 3/4 and 4/4")
@@ -354,10 +354,10 @@ class Part:
 
 
 def part_of_lines(path: Path, part: Part) -> tuple[int, Iterator[str | Defect]]:
-    """How many lines are before a part of a file, and its lines; no other is decoded."""
+    """How many lines are before a part of a file, and its lines; others are not decoded."""
     with path.open("rb") as file:
         compressed = _decompressed(str(path), file) is not None
-    if compressed:  # it has to be read from its beginning
+    if compressed:  # not seekable
         total = sum(1 for _ in input_rows(path))
         first, last = (total * n // part.count for n in (part.number, part.number + 1))
         return first, itertools.islice(input_rows(path), first, last)
@@ -368,12 +368,12 @@ def part_of_lines(path: Path, part: Part) -> tuple[int, Iterator[str | Defect]]:
         )
         before = _newlines(file, start)
         file.seek(max(0, start - 1))
-        before += start > 0 and file.read(1) != b"\n"  # after a last line that has no end
+        before += start > 0 and file.read(1) != b"\n"  # the last line may lack its \n
     return before, input_rows(path, _Limited(str(path), start, end), before)
 
 
 def _line_start(file: BinaryIO, at: int, size: int) -> int:
-    """Where the first line begins that does not begin before a byte."""
+    """The offset of the first line that begins at `at` or later."""
     if at in (0, size):
         return at
     file.seek(at - 1)
@@ -384,7 +384,7 @@ def _line_start(file: BinaryIO, at: int, size: int) -> int:
 
 
 def _newlines(file: BinaryIO, end: int) -> int:
-    """How many lines end before a byte."""
+    """The number of newlines before the offset `end`."""
     file.seek(0)
     count = 0
     while end > 0 and (block := file.read(min(BLOCK_BYTES, end))):
@@ -394,7 +394,7 @@ def _newlines(file: BinaryIO, end: int) -> int:
 
 
 class _Limited(io.RawIOBase):
-    """The bytes of a file from one place to another."""
+    """The bytes of a file from `start` to `end`."""
 
     def __init__(self, name: str, start: int, end: int):
         self.file, self.left = io.FileIO(name), end - start

@@ -1,8 +1,8 @@
 """Media: cells that name a file, or hold numbers, as rows of vectors.
 
-A field of media makes a row of a cell when it is needed. A run keeps the rows of its corpus if they
-fit (`data.cache_mb`), each file once, however many examples name it; else only the paths, and the
-rows are made anew for every batch, ahead of time by the threads of the loader.
+A media field decodes a cell to a row lazily. A run caches the rows of its corpus if they fit into
+`data.cache_mb`, deduplicated by file; else it keeps only the paths, and rows are decoded again for
+every batch, ahead of time by the loader's threads.
 """
 
 import json
@@ -30,21 +30,19 @@ from saccade.errors import CheckpointError, ConfigError, DataError
 from saccade.nn.padded import Padded
 from saccade.text.vocab import Inventory
 
-RECENT_BYTES = 1 << 26  # of rows that a field keeps, for whoever asks for the same one again
+RECENT_BYTES = 1 << 26  # of a field's LRU cache of rows
 MAX_SETTINGS_BYTES = 1 << 20  # of a field's file in a run
 
-Draw = tuple[
-    int, int
-]  # seed and epoch: with the number of a row, what its augmentation is drawn by
+Draw = tuple[int, int]  # (seed, epoch): with the index of a row, they seed its augmentation
 
 
 class Cell(NamedTuple):
-    """A cell of a column of media: a path, or numbers; and what it may name."""
+    """A cell of a column of media: a path, or numbers; and which paths are permitted."""
 
     text: str
     folder: str = ""  # that a path is relative to
-    root: str | None = None  # that it must not leave; "" is the folder, None is anywhere
-    where: str = ""  # for messages
+    root: str | None = None  # that a path must not leave; "": the folder, None: no limit
+    where: str = ""  # file and line, for messages
 
     @property
     def path(self) -> str:
@@ -52,27 +50,27 @@ class Cell(NamedTuple):
 
     @property
     def inline(self) -> bool:
-        """Whether it holds the numbers itself."""
+        """Whether it holds numbers, not a path."""
         return self.text[:1] == "["
 
     @property
     def key(self) -> str:
-        """What tells it from other cells, and is short."""
+        """Its identity, for deduplication: the path, or a hash of the numbers."""
         return blake2b(self.text.encode()).hexdigest() if self.inline else self.path
 
     @property
     def lead(self) -> str:
-        """How a message about it begins."""
+        """The beginning of a message about it."""
         name = "the numbers" if self.inline else self.path
         return f"{self.where}: {name}" if self.where else name
 
 
 def required(cell: Cell) -> str:
-    """The file that a cell names; DataError unless it may be named, and is a regular file."""
+    """The path that a cell names; DataError unless it is permitted and is a regular file."""
     lead = f"{cell.where}: " if cell.where else ""
     path, text = os.path.join(cell.folder, array_path(cell.text)[0]), cell.text
     if cell.root is not None:
-        limit = _real(cell.root or cell.folder or ".")
+        limit = _realpath(cell.root or cell.folder or ".")
         if os.path.commonpath([limit, os.path.realpath(path)]) != limit:
             raise DataError(
                 f"{lead}{text!r} is outside the folder {cell.root or cell.folder or '.'}; move "
@@ -90,56 +88,56 @@ def required(cell: Cell) -> str:
 
 
 @lru_cache(maxsize=64)
-def _real(folder: str) -> str:
+def _realpath(folder: str) -> str:
     return os.path.realpath(folder)
 
 
 class MediaField(Field):
-    """A column of media. What differs: how a row is made, and how rows are laid side by side."""
+    """A column of media. Kinds differ in how a row is made, and how rows are collated."""
 
     dtype: ClassVar[Any] = np.float16  # of rows in a corpus
 
     def __init__(self, reader: c.Media, size: int, stored: bool = True):
         self.reader = reader
         self.size_of_vector = size
-        self.stored = stored  # whether a run keeps the rows themselves
-        self.root: str | None = ""  # that paths of a corpus must not leave; "" is their own folder
+        self.stored = stored  # whether a run keeps the rows, not only the paths
+        self.root: str | None = ""  # that paths of a corpus must not leave; "": their own folder
         self.known: dict[str, tuple[Features, int]] = {}  # cells whose rows are in the run
         self._recent: OrderedDict[str, Array] = OrderedDict()
         self._recent_bytes, self._lock = 0, Lock()
 
-    # --- what a kind of media is ---
+    # --- to be implemented by each kind of media ---
 
     @abstractmethod
     def make(self, cell: Cell) -> Array:
-        """The row of a cell; DataError, with the file and what to do, where there is none."""
+        """The row of a cell; DataError, with the file and a remedy, if it cannot be read."""
 
     @abstractmethod
     def measure(self, cell: Cell) -> int:
-        """How many positions the row has, from the beginning of its file alone."""
+        """The number of positions of the row, from the header of its file alone."""
 
     @abstractmethod
     def shaped(self, flat: Array) -> Array:
-        """A row from its numbers."""
+        """A row from its flattened values."""
 
     @abstractmethod
     def length(self, numbers: Array) -> Array:
-        """How many positions rows of so many numbers have."""
+        """The number of positions of rows that have so many values."""
 
     @abstractmethod
     def collate(self, rows: Sequence[Array], keys: Sequence[Any] | None) -> Padded:
-        """Rows side by side; with keys, augmented by random numbers that those decide."""
+        """Rows as one padded tensor; with keys, which are seeds, augmented."""
 
     @property
     def variants(self) -> int:
-        """How many rows are kept for a cell, of which augmentation picks one."""
+        """The number of rows that are stored for a cell, of which augmentation picks one."""
         return 1
 
     def variant(self, cell: Cell, number: int) -> Array:
-        """One of the rows of a cell; the first is the one that evaluation sees."""
+        """One of the rows of a cell; the first is used in evaluation."""
         return self.make(cell)
 
-    # --- what all have in common ---
+    # --- common to all kinds ---
 
     @property
     def inventory(self) -> Inventory:
@@ -158,19 +156,19 @@ class MediaField(Field):
         return 0
 
     def encode(self, cells: Sequence[Any]) -> "Features":
-        """Cells as rows that are made when they are needed."""
+        """Cells as a column whose rows are decoded lazily."""
         numbers: dict[str, int] = {}
         index = [numbers.setdefault(cell.key, len(numbers)) for cell in cells]
         first = dict(zip(reversed(index), reversed(cells), strict=True))
-        some = [first[i] for i in range(len(numbers))]
-        return Features(self, Made(self, some), np.array(index, np.int64))
+        unique = [first[i] for i in range(len(numbers))]
+        return Features(self, Made(self, unique), np.array(index, np.int64))
 
     def rows(self, cells: Sequence[Cell]) -> list[Array]:
         """The row of each cell."""
         return [self.row(cell) for cell in cells]
 
     def row(self, cell: Cell, variant: int = 0) -> Array:
-        """The row of a cell: from the run, from the last that were made, or made now."""
+        """The row of a cell: from the run, from the LRU cache, or decoded now."""
         if not cell.folder and cell.text in self.known:
             column, number = self.known[cell.text]
             return column.row(number)
@@ -189,7 +187,7 @@ class MediaField(Field):
         return row
 
     def positions(self, cell: Cell) -> int:
-        """How many positions the row of a cell has; no more of its file is read than must be."""
+        """The number of positions of the row of a cell; only the header of its file is read."""
         if not cell.folder and cell.text in self.known:
             return int(self.length(np.array([self.row(cell).size]))[0])
         return self.measure(cell)
@@ -198,7 +196,7 @@ class MediaField(Field):
         return self.collate(rows, None)
 
     def problem(self, cell: Cell) -> str:
-        """Why a cell has no row; nothing if it has one."""
+        """Why a cell cannot be read; empty if it can."""
         try:
             self.row(cell)
         except DataError as error:
@@ -206,7 +204,7 @@ class MediaField(Field):
         return ""
 
     def remember(self, texts: Sequence[str], column: "Features", rows: Sequence[int]) -> None:
-        """Take the rows of these cells from a column of the run, whatever becomes of the files."""
+        """Take the rows of these cells from a column of the run, not from their files."""
         self.known = {text: (column, row) for text, row in zip(texts, rows, strict=True)}
 
     def save(self, path: Path) -> None:
@@ -214,12 +212,12 @@ class MediaField(Field):
         path.write_text(json.dumps(record), encoding="utf-8")
 
     def constants(self) -> dict[str, Any]:
-        """What was measured on the training part."""
+        """What was fitted to the training data, as JSON."""
         return {"size": self.size_of_vector}
 
     @classmethod
     def read_record(cls, path: Path, kind: type[c.Media]) -> dict[str, Any]:
-        """What `save` wrote; CheckpointError if it is anything else."""
+        """The record that `save` wrote; CheckpointError if it is invalid."""
         try:
             if path.stat().st_size > MAX_SETTINGS_BYTES:
                 raise ValueError("too large")
@@ -233,7 +231,7 @@ class MediaField(Field):
             raise CheckpointError(f"{path}: not a readable field: {error}") from None
 
     def open(self, folder: Path, name: str) -> "Features":
-        """The column that a `FeatureWriter` left in a folder."""
+        """The column that a `FeatureWriter` wrote to a folder."""
         files = {suffix: folder / f"{name}.{suffix}" for suffix in ("values", "starts", "rows")}
         try:
             index = np.asarray(mapped(files["rows"], np.int64))
@@ -243,23 +241,23 @@ class MediaField(Field):
         except (OSError, ValueError) as error:
             raise CheckpointError(f"{files['values']}: cannot be read: {error}") from None
         count = (len(starts) - 1) // self.variants
-        sound = len(starts) and starts[0] == 0 and starts[-1] == len(values)
-        sound = sound and (np.diff(starts) >= 0).all() and len(lengths) == count
-        sound = sound and (not len(index) or 0 <= index.min() <= index.max() < count)
-        if sound and self.stored:
-            sound = bool((self.length(np.diff(starts)[:: self.variants]) == lengths).all())
-        if not sound:
+        valid = len(starts) and starts[0] == 0 and starts[-1] == len(values)
+        valid = valid and (np.diff(starts) >= 0).all() and len(lengths) == count
+        valid = valid and (not len(index) or 0 <= index.min() <= index.max() < count)
+        if valid and self.stored:
+            valid = bool((self.length(np.diff(starts)[:: self.variants]) == lengths).all())
+        if not valid:
             raise CheckpointError(f"{files['values']}: is not what {name}.starts says: train anew")
-        kept = Stored(self, values, starts) if self.stored else Named(self, values, starts, lengths)
-        return Features(self, kept, index)
+        rows = Stored(self, values, starts) if self.stored else Named(self, values, starts, lengths)
+        return Features(self, rows, index)
 
 
-# --- where rows are -------------------------------------------------------------------------------
+# --- sources of rows: the run, or cells -----------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Stored:
-    """Rows that a run keeps, one after the other, mapped from the disk."""
+    """Rows that a run keeps, concatenated and memory-mapped."""
 
     field: MediaField
     values: Array
@@ -276,7 +274,7 @@ class Stored:
 
 @dataclass(frozen=True)
 class Made:
-    """Rows that are made of cells when they are needed."""
+    """Rows that are decoded lazily from cells in memory."""
 
     field: MediaField
     cells: Sequence[Cell]
@@ -291,10 +289,10 @@ class Made:
 
 @dataclass(frozen=True)
 class Named:
-    """The same for the cells of a corpus, which are mapped from the disk."""
+    """Rows that are decoded lazily from the cells of a corpus, which are memory-mapped."""
 
     field: MediaField
-    text: Array  # the cells, as bytes
+    text: Array  # the cells as JSON, UTF-8 bytes
     starts: Array
     lengths: Array
 
@@ -330,21 +328,22 @@ class Features:
         return Features(self.field, self.kept, self.index[rows])
 
     def padded(self, rows: Array, draw: Draw | None = None) -> Padded:
-        """Some rows as one tensor; with a seed and an epoch, augmented."""
+        """Some rows as one tensor; with a `draw`, augmented."""
         if draw is None:
             return self.field.collate([self.row(int(i)) for i in rows], None)
         keys = [np.random.SeedSequence((*draw, int(i))) for i in rows]
-        many, found = self.field.variants, []
+        count, values = self.field.variants, []
         for i, key in zip(rows, keys, strict=True):
-            found.append(self.row(int(i), int(key.generate_state(1)[0]) % many if many > 1 else 0))
-        return self.field.collate(found, keys)
+            variant = int(key.generate_state(1)[0]) % count if count > 1 else 0
+            values.append(self.row(int(i), variant))
+        return self.field.collate(values, keys)
 
     def writer(self, folder: Path, name: str, stack: ExitStack) -> "FeatureWriter":
         return FeatureWriter(folder, name, stack)
 
 
 class FeatureWriter:
-    """Writes a column: each different cell once, as its rows or as its text."""
+    """Writes a column: each distinct cell once, as its rows or as its text."""
 
     def __init__(self, folder: Path, name: str, stack: ExitStack):
         def create(suffix: str) -> Any:
@@ -352,7 +351,7 @@ class FeatureWriter:
 
         self.values, self.starts, self.index = create("values"), create("starts"), create("rows")
         self.lengths = create("lengths")
-        self.numbers: dict[str, int] = {}  # of the cells
+        self.numbers: dict[str, int] = {}  # cell key -> its index in the files
         self.end = 0
         np.zeros(1, np.int64).tofile(self.starts)
 
@@ -374,8 +373,8 @@ class FeatureWriter:
             flat = [np.ascontiguousarray(row, field.dtype).reshape(-1) for row in rows]
             length = int(field.length(np.array([len(flat[0])]))[0])
         else:
-            here = [os.path.abspath(cell.folder), cell.text]
-            text = np.frombuffer(json.dumps(here).encode(), np.uint8)
+            place = [os.path.abspath(cell.folder), cell.text]
+            text = np.frombuffer(json.dumps(place).encode(), np.uint8)
             flat = [text, *[text[:0]] * (field.variants - 1)]
             length = field.positions(cell)
         for part in flat:
@@ -386,22 +385,22 @@ class FeatureWriter:
 
 
 class Fitting(ABC):
-    """What a media field is fitted to: every cell of the training part, as it is read."""
+    """Fits a media field to every cell of the training data, as it is read."""
 
     def __init__(self, cache_bytes: int):
         self.cache_bytes = cache_bytes
         self.seen: set[str] = set()
-        self.bytes = 0  # that the rows of all different cells take
+        self.bytes = 0  # that the rows of all distinct cells take
 
     def look(self, cell: Cell) -> None:
-        """Check a cell, and count what its row takes."""
+        """Check a cell, and count the bytes of its row."""
         if cell.key not in self.seen:
             self.seen.add(cell.key)
             self.bytes += self.add(cell)
 
     @abstractmethod
     def add(self, cell: Cell) -> int:
-        """Look at a cell for the first time; the bytes of its row."""
+        """Fit to a new cell; returns the bytes of its row."""
 
     @property
     def stored(self) -> bool:
@@ -409,9 +408,9 @@ class Fitting(ABC):
 
     @abstractmethod
     def field(self) -> MediaField:
-        """The field for all that was looked at."""
+        """The fitted field."""
 
 
 def generator(key: Any) -> np.random.Generator:
-    """Random numbers for one row in one epoch."""
+    """A random generator for one row in one epoch."""
     return np.random.Generator(np.random.PCG64(key))

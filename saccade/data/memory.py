@@ -1,6 +1,6 @@
 """Examples from memory: tuples of columns, dicts, `Example`s, or the rows of a table.
 
-Tables of pandas, polars and datasets are known by what they can do; none of them is imported.
+Tables of pandas, polars and datasets are recognised by duck typing; none of them is imported.
 """
 
 import os
@@ -17,31 +17,31 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Memory:
-    """Examples that a program holds, to be read as often as wanted."""
+    """Examples in memory, which can be iterated repeatedly."""
 
     def __init__(self, rows: Iterable[Any]):
         self._rows = list(rows) if isinstance(rows, Iterator) else rows
 
     def __iter__(self) -> Iterator[Row]:
-        """The columns of each example; None where it is none."""
+        """The columns of each example; None for what is not an example."""
         for row in self._rows:
             if isinstance(row, Example):
                 yield row
             elif isinstance(row, Mapping):
-                yield {str(key): _plain(value) for key, value in row.items()}
+                yield {str(key): _json_value(value) for key, value in row.items()}
             elif isinstance(row, list | tuple):
-                yield {number: _plain(value) for number, value in enumerate(row, 1)}
+                yield {number: _json_value(value) for number, value in enumerate(row, 1)}
             else:
                 yield None
 
 
 def given(data: Any) -> list[str] | Memory:
-    """What a user gave: paths, or examples from memory."""
+    """A user's data argument as paths, or as examples from memory."""
     if isinstance(data, Memory):
         return data
     if isinstance(data, str | os.PathLike):
         return [os.fspath(data)]
-    if isinstance(data, Mapping):  # the splits of a set of tables, or the columns of one
+    if isinstance(data, Mapping):  # a dict of splits, or of columns
         raise DataError(f"a {type(data).__name__} is not a list of examples; give one row for each")
     if hasattr(data, "itertuples") and hasattr(data, "columns"):  # pandas
         names = [str(name) for name in data.columns]
@@ -57,12 +57,12 @@ def given(data: Any) -> list[str] | Memory:
     return Memory(rows)
 
 
-def _plain(value: Any) -> Any:
-    """A cell as JSON would have it: arrays and tuples are lists, what is missing is None."""
+def _json_value(value: Any) -> Any:
+    """A cell as a JSON value: arrays and tuples become lists, missing values None."""
     if hasattr(value, "tolist"):  # numpy
         value = value.tolist()
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+        return [_json_value(item) for item in value]
     if isinstance(value, str) and not value.isascii() and _SURROGATE.search(value):
-        return None  # half of a pair: no text that can be written
+        return None  # a lone surrogate cannot be encoded
     return None if isinstance(value, float) and value != value else value  # NaN

@@ -1,7 +1,6 @@
-"""Text as word2vec reads it: frequent words thinned out, in blocks that share their negatives.
+"""Batches of word2vec: frequent words subsampled, in blocks that share their negatives.
 
-What a batch is made of is a function of (seed, epoch, number) alone. All of it is drawn at once,
-in numpy, for some thousand words.
+A batch is a function of (seed, epoch, index) alone, and is drawn at once, vectorised in numpy.
 """
 
 from collections.abc import Iterator
@@ -15,13 +14,13 @@ from saccade.data.batches import Batch
 from saccade.data.corpora import Array, Column
 from saccade.nn.padded import Padded
 
-BLOCK_WORDS = 16  # that share their negatives
+BLOCK_WORDS = 16  # consecutive words that share their negatives
 SHARED_NEGATIVES = 32  # fewer are faster, and analogies worse
 COUNTED_AT_ONCE = 1 << 22
 
 
 def count_words(column: Column, size: int, special: tuple[int, ...]) -> Array:
-    """How often each id comes; the special ones, of which nothing is learned, never."""
+    """How often each id occurs; 0 for special ids, of which nothing is learned."""
     counts = np.zeros(size, np.int64)
     for start in range(0, len(column.ids), COUNTED_AT_ONCE):
         counts += np.bincount(column.ids[start : start + COUNTED_AT_ONCE], minlength=size)
@@ -30,9 +29,9 @@ def count_words(column: Column, size: int, special: tuple[int, ...]) -> Array:
 
 
 def kept_shares(counts: Array, sample: float) -> Array:
-    """The share of each word's occurrences that is read; 0 of a word that never comes.
+    """The share of each word's occurrences that subsampling keeps; 0 if a word does not occur.
 
-    With f its frequency min(1, sqrt(sample / f) + sample / f), as word2vec does; all if sample = 0.
+    With frequency f it is min(1, sqrt(sample / f) + sample / f), as in word2vec; 1 if sample = 0.
     """
     if sample == 0.0:
         return (counts > 0).astype(np.float32)
@@ -41,21 +40,18 @@ def kept_shares(counts: Array, sample: float) -> Array:
 
 
 class Noise:
-    """Words drawn as often as their counts to a power say, two numbers for each (Walker 1977).
-
-    A cell is drawn, and one of the two words that share it.
-    """
+    """Draws words in proportion to count ** power, by the alias method (Walker 1977)."""
 
     def __init__(self, counts: Array, power: float):
         weights = np.where(counts > 0, counts.astype(np.float64) ** power, 0.0)
-        left = weights * len(weights) / weights.sum()
-        self.share, self.other = np.ones(len(left)), np.arange(len(left))
-        small, large = (list(np.flatnonzero(some)) for some in (left < 1.0, left >= 1.0))
+        mass = weights * len(weights) / weights.sum()
+        self.share, self.other = np.ones(len(mass)), np.arange(len(mass))
+        small, large = (list(np.flatnonzero(mask)) for mask in (mass < 1.0, mass >= 1.0))
         while small and large:
             low, high = small.pop(), large[-1]
-            self.share[low], self.other[low] = left[low], high
-            left[high] -= 1.0 - left[low]
-            if left[high] < 1.0:
+            self.share[low], self.other[low] = mass[low], high
+            mass[high] -= 1.0 - mass[low]
+            if mass[high] < 1.0:
                 small.append(large.pop())
 
     def draw(self, random: np.random.Generator, shape: tuple[int, ...]) -> Array:
@@ -65,14 +61,14 @@ class Noise:
 
 @dataclass(frozen=True)
 class Neighbourhoods:
-    """The batches of an epoch, by number: a stretch of text each, in an order of their own."""
+    """The batches of an epoch, by index: a slice of the text each, in shuffled order."""
 
     column: Column
-    end: int  # the id at the end of a line, over which no context reaches
-    kept: Array  # the share of each word that is read
+    end: int  # the id at the end of a line, which no context crosses
+    kept: Array  # the share of each word that subsampling keeps
     noise: Noise
     window: int
-    batch_words: int  # of the text, before it is thinned out
+    batch_words: int  # of the text, before subsampling
     seed: int = 0
     epoch: int = 0
 
@@ -87,12 +83,13 @@ class Neighbourhoods:
         return np.random.default_rng([self.seed, self.epoch]).permutation(len(self))
 
     def examples(self, i: int) -> list[int]:
-        """The line of the text that a batch begins in."""
+        """The index of the line in which a batch begins."""
         start = int(self._order[i]) * self.batch_words
         return [int(self.column.starts.searchsorted(start, "right")) - 1]
 
     def __getitem__(self, i: int) -> Batch:
-        """What a block sees is the target; its negatives, and how far words reach, the sources."""
+        """Target: the words around each block; sources: its negatives, and each word's context
+        sizes to the left and right."""
         number = int(self._order[i])
         random = np.random.default_rng([self.seed, self.epoch, number])
         start = number * self.batch_words
@@ -102,7 +99,7 @@ class Neighbourhoods:
         words = text[read]
         n, w, r = len(words), BLOCK_WORDS, self.window
         blocks = max(1, -(-n // w))
-        # how many words of its line stand before and after each word
+        # context sizes, clipped at the ends of the line
         cuts = np.flatnonzero(np.diff(line)) + 1
         first, stop = np.concatenate([[0], cuts]), np.concatenate([cuts, [n]])
         lengths, place = stop - first, np.arange(n)

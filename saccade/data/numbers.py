@@ -21,22 +21,22 @@ MAX_NUMBERS = 1 << 24  # of one example
 
 
 class NumbersField(MediaField):
-    """Series of vectors (S, F), normalised by the mean and deviation of the training part."""
+    """Series of vectors (S, F), normalised by the mean and deviation of the training data."""
 
     dtype: ClassVar[Any] = np.float32
 
     def __init__(self, reader: c.Media, mean: Array, deviation: Array, stored: bool = True):
         super().__init__(reader, len(mean), stored)
         self.mean, self.deviation = mean, deviation
-        self.per_position = False  # whether each vector is to have a label of its own
+        self.per_position = False  # whether the target has a label for each vector
 
     def make(self, cell: Cell) -> Array:
         return self.normalised(points(series_of(cell), self.reader), cell)
 
     def normalised(self, series: Array, cell: Cell) -> Array:
-        """A series in units of the training part's deviation."""
+        """A series, standardised by the constants of the training data."""
         if series.shape[1] != len(self.mean):
-            per = 1 if circle(self.reader) is None else 2  # of these for each number of the file
+            per = 1 if circle(self.reader) is None else 2  # features for each number of the file
             raise DataError(
                 f"{cell.lead}: has vectors of {series.shape[1] // per} numbers, and those of the "
                 f"training data have {len(self.mean) // per}"
@@ -59,8 +59,8 @@ class NumbersField(MediaField):
             values[b, : len(row)] = row
         words = None
         if self.per_position:
-            places = torch.arange(values.shape[1])
-            words = places.where(places < lengths[:, None], -1)
+            positions = torch.arange(values.shape[1])
+            words = positions.where(positions < lengths[:, None], -1)
         return Padded(torch.from_numpy(values), lengths, words)
 
     def constants(self) -> dict[str, Any]:
@@ -76,8 +76,8 @@ class NumbersField(MediaField):
         record = cls.read_record(path, kind)
         try:
             mean, deviation = (np.array(record[key], np.float64) for key in ("mean", "deviation"))
-            sound = mean.shape == deviation.shape == (record["size"],)
-            if not sound or not np.isfinite([mean, deviation]).all() or (deviation <= 0).any():
+            valid = mean.shape == deviation.shape == (record["size"],)
+            if not valid or not np.isfinite([mean, deviation]).all() or (deviation <= 0).any():
                 raise ValueError("its constants are not finite numbers")
         except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(f"{path}: not a readable field: {error}") from None
@@ -85,16 +85,13 @@ class NumbersField(MediaField):
 
 
 class Moments:
-    """The mean and the deviation of vectors that are added, part by part (Chan et al. 1979).
-
-    A number that is missing (NaN) does not count.
-    """
+    """The running mean and deviation of vectors (Chan et al. 1979); NaN is ignored."""
 
     def __init__(self) -> None:
         self.count, self.mean, self.squares = np.zeros(0, np.int64), np.zeros(0), np.zeros(0)
 
     def add(self, series: Array, lead: str) -> None:
-        """Add a series; DataError, which begins with `lead`, if its vectors are of another size."""
+        """Add a series; DataError, beginning with `lead`, if its vectors have another size."""
         if len(self.mean) and series.shape[1] != len(self.mean):
             raise DataError(
                 f"{lead}: has vectors of {series.shape[1]} numbers, and those before it have "
@@ -106,17 +103,17 @@ class Moments:
         if not len(self.mean):
             self.count, self.mean, self.squares = n, mean, squares
             return
-        whole, apart = self.count + n, mean - self.mean
-        share = n / np.maximum(whole, 1)
-        self.squares = self.squares + squares + apart**2 * self.count * share
-        self.mean, self.count = self.mean + apart * share, whole
+        total, delta = self.count + n, mean - self.mean
+        share = n / np.maximum(total, 1)
+        self.squares = self.squares + squares + delta**2 * self.count * share
+        self.mean, self.count = self.mean + delta * share, total
 
     @property
     def deviation(self) -> Array:
-        """That of each number; 1 where it never changes."""
-        found = np.sqrt(self.squares / np.maximum(self.count, 1))
+        """The standard deviation of each number; 1 where it is constant."""
+        deviation = np.sqrt(self.squares / np.maximum(self.count, 1))
         scale = np.maximum(np.abs(self.mean), 1e-30)
-        return cast(Array, np.where(found > 1e-7 * scale, found, 1.0))
+        return cast(Array, np.where(deviation > 1e-7 * scale, deviation, 1.0))
 
 
 class NumbersFitting(Fitting):
@@ -130,42 +127,42 @@ class NumbersFitting(Fitting):
         return 4 * series.size
 
     def field(self) -> NumbersField:
-        found = self.moments
+        moments = self.moments
         if not self.reader.normalise:
             return NumbersField(
-                self.reader, np.zeros_like(found.mean), np.ones_like(found.mean), self.stored
+                self.reader, np.zeros_like(moments.mean), np.ones_like(moments.mean), self.stored
             )
-        return NumbersField(self.reader, found.mean, found.deviation, self.stored)
+        return NumbersField(self.reader, moments.mean, moments.deviation, self.stored)
 
 
 def centred(series: Array, reader: c.Media) -> Array:
-    """A series less its own mean, where the reader asks for that."""
+    """A series minus its own mean, if the reader has `centre`."""
     if not getattr(reader, "centre", False):
         return series
     return cast(Array, series - series.mean(0, dtype=np.float64))
 
 
 def circle(reader: c.Media) -> float | None:
-    """The whole circle in the unit of a reader's angles; None where numbers are no angles."""
+    """A full turn in the unit of a reader's angles; None where numbers are not angles."""
     return {"degrees": 360.0, "radians": 2 * np.pi}.get(getattr(reader, "angles", "off"))
 
 
 def points(series: Array, reader: c.Media) -> Array:
-    """The sines of a reader's angles, then their cosines, (S, 2F); other numbers as they are."""
-    whole = circle(reader)
-    if whole is None:
+    """The sines of a reader's angles, then their cosines, (S, 2F); other numbers unchanged."""
+    turn = circle(reader)
+    if turn is None:
         return series
-    turns = series * (2 * np.pi / whole)
-    return np.concatenate([np.sin(turns), np.cos(turns)], -1)
+    radians = series * (2 * np.pi / turn)
+    return np.concatenate([np.sin(radians), np.cos(radians)], -1)
 
 
 def angles(vectors: Array, reader: c.Media) -> Array:
-    """The angles (..., F) of points (..., 2F), from minus to plus half a circle."""
-    whole = circle(reader)
-    if whole is None:
+    """The angles (..., F) of points (..., 2F), from minus to plus half a turn."""
+    turn = circle(reader)
+    if turn is None:
         return vectors
     sines, cosines = np.split(vectors, 2, -1)
-    return np.asarray(np.arctan2(sines, cosines) * (whole / (2 * np.pi)))
+    return np.asarray(np.arctan2(sines, cosines) * (turn / (2 * np.pi)))
 
 
 # --- reading --------------------------------------------------------------------------------------
@@ -173,18 +170,18 @@ def angles(vectors: Array, reader: c.Media) -> Array:
 
 def series_of(cell: Cell) -> Array:
     """The numbers of a cell as a series of vectors (S, F); one vector is a series of one."""
-    found = _listed(cell) if cell.inline else array_of(cell)
-    if found.dtype.kind not in "fiub":
+    array = _parse_list(cell) if cell.inline else array_of(cell)
+    if array.dtype.kind not in "fiub":
         raise DataError(f"{cell.lead}: holds no numbers; write a list of numbers, or of such lists")
-    if found.ndim not in (1, 2) or not found.size:
-        raise DataError(f"{cell.lead}: expected a 1-d or 2-d array, found shape {found.shape}")
-    series = np.atleast_2d(found).astype(np.float64)
+    if array.ndim not in (1, 2) or not array.size:
+        raise DataError(f"{cell.lead}: expected a 1-d or 2-d array, found shape {array.shape}")
+    series = np.atleast_2d(array).astype(np.float64)
     if not np.isfinite(series).all():
         raise DataError(f"{cell.lead}: holds NaN or infinity; remove the example, or fill the gap")
     return series
 
 
-def _listed(cell: Cell) -> Array:
+def _parse_list(cell: Cell) -> Array:
     try:
         return np.array(json.loads(cell.text))
     except (ValueError, RecursionError):
@@ -192,15 +189,15 @@ def _listed(cell: Cell) -> Array:
 
 
 def array_of(cell: Cell) -> Array:
-    """The array in a .npy file, or of this name in a .npz file; never a pickle."""
+    """The array in a .npy file, or of this name in a .npz file; pickles are refused."""
     shape_of(cell)
-    with _named(cell), _opened(cell) as file:
+    with _data_errors(cell), _open_array(cell) as file:
         return np.asarray(np.lib.format.read_array(file, allow_pickle=False))
 
 
 def shape_of(cell: Cell) -> tuple[int, int]:
-    """The shape of a file's array as a series, from its header; DataError if it is too large."""
-    with _named(cell), _opened(cell) as file:
+    """The shape (S, F) of a file's array, from its header; DataError if it is too large."""
+    with _data_errors(cell), _open_array(cell) as file:
         shape, dtype = _header(file)
     if dtype.hasobject or len(shape) not in (1, 2) or not min(shape, default=0):
         raise DataError(f"{cell.lead}: expected an array of numbers (S, F), found {dtype} {shape}")
@@ -210,8 +207,8 @@ def shape_of(cell: Cell) -> tuple[int, int]:
 
 
 @contextmanager
-def _opened(cell: Cell) -> Iterator[IO[bytes]]:
-    """The file of an array, or its part of an archive."""
+def _open_array(cell: Cell) -> Iterator[IO[bytes]]:
+    """The .npy file of an array, or the member of a .npz archive."""
     path = required(cell)
     if not path.lower().endswith(".npz"):
         with open(path, "rb") as file:
@@ -224,34 +221,34 @@ def _opened(cell: Cell) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def _named(cell: Cell) -> Iterator[None]:
-    """Whatever goes wrong inside is a DataError with the name of the cell."""
+def _data_errors(cell: Cell) -> Iterator[None]:
+    """Turns every error inside into a DataError that names the cell."""
     try:
         yield
     except DataError:
         raise
-    except Exception as error:  # a header is parsed as Python, an archive by another library
+    except Exception as error:  # numpy parses the header as Python, zipfile the archive
         raise DataError(f"{cell.lead}: cannot be read: {error}; write it again") from None
 
 
 def _header(file: Any) -> tuple[tuple[int, ...], Any]:
     version = np.lib.format.read_magic(file)
-    read = {
+    readers = {
         (1, 0): np.lib.format.read_array_header_1_0,
         (2, 0): np.lib.format.read_array_header_2_0,
     }
-    if version not in read:
+    if version not in readers:
         raise ValueError(f"format {version} of .npy is not known")
-    shape, _, dtype = read[version](file)
+    shape, _, dtype = readers[version](file)
     return shape, dtype
 
 
 def _member(cell: Cell, names: Sequence[str]) -> str:
-    """The name of an array in a .npz file: after a #, or the only one there is."""
+    """The name of an array in a .npz file: what follows the #, or the only one."""
     wanted = array_path(cell.text)[1]
     if not wanted and len(names) == 1:
         return names[0]
     if wanted not in names:
-        some = ", ".join(names[:3])
-        raise KeyError(f"which array? Write {Path(cell.text).name}#NAME; it has {some} ...")
+        examples = ", ".join(names[:3])
+        raise KeyError(f"which array? Write {Path(cell.text).name}#NAME; it has {examples} ...")
     return wanted

@@ -1,7 +1,7 @@
-"""Work on a long supply of items by several processes: results in order, bounded memory.
+"""A parallel map over many items: results in order, bounded memory.
 
-The processes are copies of this one, made when there is enough to do, so that they have what it
-has. They end with it, however it ends.
+Worker processes are forked once there is enough to do, and so inherit this process's state. They
+exit with their parent, even if it is killed.
 """
 
 import multiprocessing
@@ -23,13 +23,13 @@ from saccade.errors import DataError
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-AHEAD = 2  # items under way for each process
+AHEAD = 2  # items in flight for each process
 PARENT_CHECK_SECONDS = 0.25
-_work: Callable[[Any], Any] | None = None  # of the copies, which cannot be sent a function
+_work: Callable[[Any], Any] | None = None  # inherited by fork: a closure cannot be pickled
 
 
 def cores() -> int:
-    """The cores that this process may use; where the system does not tell, all there are."""
+    """The number of cores that this process may use; all, where the system has no affinity."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -38,44 +38,44 @@ def cores() -> int:
 def in_processes(
     work: Callable[[Item], Result], items: Iterable[Item], processes: int, after: int
 ) -> Iterator[Result]:
-    """What `work` makes of each item, in order; the first `after` of them are done here."""
-    supply = iter(items)
-    yield from map(work, islice(supply, after))
-    first = next(supply, None)
+    """`work` of each item, in order; the first `after` items are done in this process."""
+    remaining = iter(items)
+    yield from map(work, islice(remaining, after))
+    first = next(remaining, None)
     if first is None:
         return
     if processes < 2 or sys.platform == "win32":
         yield work(first)
-        yield from map(work, supply)
+        yield from map(work, remaining)
         return
     global _work
-    before, _work = _work, work
-    waiting: deque[Future[Result]] = deque()
+    previous, _work = _work, work
+    pending: deque[Future[Result]] = deque()
     context = multiprocessing.get_context("fork")
-    pool = ProcessPoolExecutor(processes, context, _start, (os.getpid(),))
+    pool = ProcessPoolExecutor(processes, context, _init_worker, (os.getpid(),))
     try:
-        waiting.append(pool.submit(_do, first))
-        for item in supply:
-            waiting.append(pool.submit(_do, item))
-            if len(waiting) >= AHEAD * processes:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+        pending.append(pool.submit(_run, first))
+        for item in remaining:
+            pending.append(pool.submit(_run, item))
+            if len(pending) >= AHEAD * processes:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
     except BrokenProcessPool:
         raise DataError(
             "a data worker was killed, possibly out of memory: free some memory and try again"
         ) from None
     finally:
-        _work = before
-        running = list((getattr(pool, "_processes", None) or {}).values())
+        _work = previous
+        workers = list((getattr(pool, "_processes", None) or {}).values())
         pool.shutdown(wait=False, cancel_futures=True)
-        for process in running:
+        for process in workers:
             with suppress(OSError, ValueError):
                 process.kill()
 
 
-def _start(parent: int) -> None:
-    """Answer no signal that is for the parent, and end when it has ended."""
+def _init_worker(parent: int) -> None:
+    """Leave Ctrl-C to the parent, and exit when it has exited."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -83,9 +83,9 @@ def _start(parent: int) -> None:
 
 
 def exit_with_parent(parent: int, wait: Callable[[float], Any] = time.sleep) -> None:
-    """From now on, end this process when its parent has ended, however that was.
+    """Start a thread that exits this process once its parent is gone.
 
-    `wait` waits so many seconds; where it returns something true, the process ends at once.
+    `wait` sleeps for so many seconds; if it returns something true, the process exits at once.
     """
 
     def watch() -> None:
@@ -96,6 +96,6 @@ def exit_with_parent(parent: int, wait: Callable[[float], Any] = time.sleep) -> 
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _do(item: Any) -> Any:
+def _run(item: Any) -> Any:
     assert _work is not None
     return _work(item)

@@ -1,4 +1,4 @@
-"""Pictures: files of any usual format, scaled to one size, as grids of cells; extra `image`."""
+"""Pictures: files of common formats, scaled to one size, as grids of cells; extra `image`."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -14,9 +14,9 @@ from saccade.data.media import Cell, Fitting, MediaField, generator, required
 from saccade.errors import ConfigError, DataError
 from saccade.nn.padded import Padded
 
-FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")  # others are not tried
-MAX_PIXELS = 1 << 26  # of a file: more are refused before they are decoded
-BENDS = 4  # places along a side that a bent picture moves by themselves
+FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")  # no other decoder is run
+MAX_PIXELS = 1 << 26  # of a file, checked before it is decoded
+BENDS = 4  # control points along a side of a bent picture
 
 
 class PictureField(MediaField):
@@ -40,8 +40,8 @@ class PictureField(MediaField):
         return flat.reshape(self.reader.height, self.reader.width, self.reader.colours)
 
     def length(self, numbers: Array) -> Array:
-        whole = self.reader.height * self.reader.width * self.reader.colours
-        return np.where(numbers == whole, self.cells, 0)
+        size = self.reader.height * self.reader.width * self.reader.colours
+        return np.where(numbers == size, self.cells, 0)
 
     def collate(self, rows: Sequence[Array], keys: Sequence[Any] | None) -> Padded:
         reader, side = self.reader, self.reader.cell
@@ -86,7 +86,7 @@ def pillow() -> Any:
 
 
 def opened(cell: Cell) -> Any:
-    """A picture whose header was read, and no pixel; DataError if it is none, or far too large."""
+    """A picture of which only the header was read; DataError if it is invalid or too large."""
     image_module, _ = pillow()
     path = required(cell)
     bombs = image_module.DecompressionBombError, image_module.DecompressionBombWarning
@@ -109,17 +109,17 @@ def _too_large(what: str) -> str:
 
 
 def decoded(cell: Cell, reader: c.Picture) -> Array:
-    """A picture as bytes (H, W, C) of the size that is read, turned as its EXIF tag says.
+    """A picture as bytes (H, W, C), scaled to the reader's size and turned as its EXIF tag says.
 
-    What is transparent is white. Of the picture the middle is seen that has the wanted shape.
+    Transparency becomes white. The centre of the wanted aspect ratio is cropped.
     """
     image_module, operations = pillow()
     try:
         with opened(cell) as image:
-            if image.format == "JPEG":  # decoded at about the wanted size, which is faster
+            if image.format == "JPEG":  # faster: decode at about the wanted size
                 image.draft("L" if reader.grey else "RGB", (2 * reader.width, 2 * reader.height))
             turned = operations.exif_transpose(image)
-            plain = _plain(turned, image_module, "L" if reader.grey else "RGB")
+            plain = _eight_bit(turned, image_module, "L" if reader.grey else "RGB")
             fitted = operations.fit(
                 plain, (reader.width, reader.height), image_module.Resampling.BILINEAR
             )
@@ -127,13 +127,13 @@ def decoded(cell: Cell, reader: c.Picture) -> Array:
         raise
     except MemoryError:
         raise DataError(f"{cell.lead}: {_too_large('not enough memory')}") from None
-    except Exception as error:  # a decoder may raise whatever its format's library does
+    except Exception as error:  # whatever a format's library raises
         raise DataError(f"{cell.lead}: damaged: {error}; copy or save it again") from None
     return np.asarray(fitted, np.uint8).reshape(reader.height, reader.width, reader.colours)
 
 
-def _plain(image: Any, image_module: Any, mode: str) -> Any:
-    """An image of 8 bits in grey or RGB, whatever it was."""
+def _eight_bit(image: Any, image_module: Any, mode: str) -> Any:
+    """Any image as 8-bit grey or RGB."""
     if image.mode in ("I", "F") or image.mode.startswith("I;16"):  # 16 bits to 8
         numbers = np.asarray(image, np.float64)
         scale = 257.0 if numbers.max(initial=0) > 255 else 1.0
@@ -149,7 +149,7 @@ def _plain(image: Any, image_module: Any, mode: str) -> Any:
 
 
 def augmented(picture: Array, reader: c.Picture, key: Any) -> Array:
-    """A picture moved, mirrored and recoloured by random numbers that the key decides."""
+    """A picture with the reader's random augmentations, seeded by the key."""
     draw = generator(key)
     down, right, mirror, light, contrast, saturation, *zooms = draw.uniform(-1.0, 1.0, 8)
     if reader.turn or reader.shear or reader.bend:
@@ -189,26 +189,26 @@ def augmented(picture: Array, reader: c.Picture, key: Any) -> Array:
 
 
 def _filtered(picture: Array, share: float, weights: Array) -> Array:
-    """A picture with a share of what a filter makes of it; the edge goes on beyond it.
+    """A picture blended with its convolution by a random filter; edges are replicated.
 
-    Random filters keep shapes and change surfaces: Xu et al. 2021, arxiv.org/abs/2007.13003.
+    Random filters keep shapes and change textures: Xu et al. 2021, arxiv.org/abs/2007.13003.
     """
     high, wide = picture.shape[:2]
     x = picture.astype(np.float32) - 128.0
-    wider = np.pad(x, ((1, 1), (1, 1), (0, 0)), "edge")
-    places = ((row, column) for row in range(3) for column in range(3))
-    made = sum(wider[r : r + high, c : c + wide] @ weights[r, c] for r, c in places)
-    mixed = (1.0 - share) * x + share * made + 128.0
+    edged = np.pad(x, ((1, 1), (1, 1), (0, 0)), "edge")
+    offsets = ((row, column) for row in range(3) for column in range(3))
+    convolved = sum(edged[r : r + high, c : c + wide] @ weights[r, c] for r, c in offsets)
+    mixed = (1.0 - share) * x + share * convolved + 128.0
     return np.clip(mixed, 0.0, 255.0).astype(np.uint8)  # type: ignore[no-any-return]
 
 
 def _warped(
     picture: Array, angle: float, slant: float, scale: Array, move: Array, bends: Array | None
 ) -> Array:
-    """A picture turned, sheared, scaled and moved about its middle, between pixels by their mean.
+    """A picture turned, sheared and scaled about its centre, and moved; interpolated bilinearly.
 
-    Bends, shares of its sides, move a few places of it down and right, and what lies between them
-    with both. The edge goes on beyond it.
+    `bends` displace a grid of control points down and right, by shares of the sides, and the pixels
+    between them by interpolation. Edges are replicated.
     """
     high, wide = picture.shape[:2]
     turned = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
@@ -230,15 +230,15 @@ def _warped(
 
 @cache
 def _between(side: int) -> Array:
-    """The share of each of BENDS places along a side in each pixel of it, (side, BENDS)."""
+    """The weight of each of BENDS control points along a side for each pixel, (side, BENDS)."""
     places = np.linspace(0.0, BENDS - 1.0, side)
     return np.maximum(0.0, 1.0 - np.abs(places[:, None] - np.arange(BENDS)))
 
 
 def _moved(side: int, move: float, zoom: float) -> Array:
-    """Which pixels of a side are seen when it is moved and scaled by shares of it.
+    """The indices of the pixels along a side after it is moved and scaled by shares of it.
 
-    The edge goes on beyond it.
+    Edges are replicated.
     """
     middle = (side - 1) / 2
     places = (np.arange(side) - middle) * (1.0 + zoom) + middle

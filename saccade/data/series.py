@@ -1,7 +1,8 @@
-"""Tables of numbers over time: a CSV file with a column for each series, or with a row a value.
+"""Tables of time series: a CSV file in wide format, a column for each series, or in long format, a
+row for each value.
 
-`scan_table` gives a table and every defect of its file; `read_table` is its strict view, which
-raises DataError. Rows that are missing between two times are gaps, as empty cells are.
+`scan_table` gives a table and every defect of its file; `read_table` is the strict version, which
+raises DataError. Missing rows between two times become gaps, as empty cells are.
 """
 
 import itertools
@@ -22,21 +23,21 @@ from saccade.data.tables import SEPARATORS, has_header, records, separator_of
 from saccade.data.times import NUMBER, TIME_NAMES, Clock, clock_of, form_of, parsed, usual_form
 from saccade.errors import DataError
 
-ALONE = "\x1f"  # what separates the columns of a file that has one
+ALONE = "\x1f"  # a separator that does not occur, for a file with one column
 MISSING = {"", "na", "n/a", "nan", "none", "null", "-", "?", "nat"}
-MAX_FILLED = 20  # times as many rows as there are, that missing times may add
+MAX_FILLED = 20  # limit of rows after gaps are filled, in multiples of the rows there are
 ID_NAMES = re.compile(r"(unique_?)?(id|series|item|name|key|sensor|store|ticker|symbol)", re.I)
 VALUE_NAMES = re.compile(r"value|values|y|target", re.I)
-TEXT_SHARE = 0.5  # of the cells of a column that are no numbers: it is no column of numbers
+TEXT_SHARE = 0.5  # the largest share of text cells in a column of numbers
 
 
 @dataclass(frozen=True)
 class Roles:
-    """What the columns of a file are."""
+    """The roles of a file's columns."""
 
-    time: str = ""  # "" where rows are in order
-    id: str = ""  # "" where each series has a column
-    series: tuple[str, ...] = ()  # of the columns; of a file with a row a value the one of values
+    time: str = ""  # "": rows are one step apart
+    id: str = ""  # "": wide format
+    series: tuple[str, ...] = ()  # in long format, the one column of values
     past: tuple[str, ...] = ()
     known: tuple[str, ...] = ()
 
@@ -47,7 +48,7 @@ class Roles:
 
 @dataclass(frozen=True)
 class Table:
-    """Series side by side, a row for each time; NaN is a gap."""
+    """Series as columns, a row for each time step; NaN is a gap."""
 
     file: str
     roles: Roles
@@ -55,8 +56,8 @@ class Table:
     start: int  # the step of row 0: its number on the clock, or 0
     names: tuple[str, ...]  # of the series
     values: Array  # (rows, series)
-    covariates: Array  # (rows, 1, past + known); of a file with ids (rows, ids, past + known)
-    lines: Array  # (rows,) of the file; 0 where a row is missing
+    covariates: Array  # (rows, 1, past + known); in long format (rows, ids, past + known)
+    lines: Array  # (rows,) line numbers in the file; 0 where a row is missing
     unused: tuple[str, ...] = ()  # columns
 
     def __len__(self) -> int:
@@ -70,20 +71,20 @@ class Table:
 def read_table(
     name: str, task: c.Forecast, data: c.Data, known: "TableSchema | None" = None
 ) -> Table:
-    """The table in a file; DataError with its first defects. `known` is what a run has learned."""
+    """The table in a file; DataError with its first defects. `known` is the schema of a run."""
     table, defects = scan_table(name, task, data, known)
     if defects:
-        told = [str(defect) for defect in defects[:REPORTED_DEFECTS]]
-        if (more := len(defects) - len(told)) > 0:
-            told.append(f"... and {more:,} more; for all of them: saccade check {name}")
-        raise DataError("\n".join(told))
+        shown = [str(defect) for defect in defects[:REPORTED_DEFECTS]]
+        if (hidden := len(defects) - len(shown)) > 0:
+            shown.append(f"... and {hidden:,} more; for all of them: saccade check {name}")
+        raise DataError("\n".join(shown))
     assert table is not None
     return table
 
 
 @dataclass(frozen=True)
 class TableSchema:
-    """The roles, series and clock of a run's tables, which another file has to match."""
+    """The roles, series and clock of a run's tables, which other files must match."""
 
     roles: Roles
     names: tuple[str, ...]
@@ -93,7 +94,7 @@ class TableSchema:
 def scan_table(
     name: str, task: c.Forecast, data: c.Data, known: TableSchema | None = None
 ) -> tuple[Table | None, list[Defect]]:
-    """The table in a file, if it can be read, and all that is wrong with it."""
+    """The table in a file, None if it cannot be read, and all defects."""
     reading = None
     try:
         header, rows = _rows(name, data.header)
@@ -116,23 +117,25 @@ def scan_table(
 def _rows(
     name: str, header: bool | None
 ) -> tuple[list[str], Iterator[tuple[int, list[str] | Defect]]]:
-    """The names of the columns, and the cells of each row with the number of its line."""
+    """The names of the columns, and the cells of each row with its line number."""
     lines = enumerate(lines_of(name), 1)
     head = list(itertools.islice(lines, SAMPLE_LINES))
     texts = [line for _, line in head if isinstance(line, str) and line.strip()]
     if not texts:
         raise FileError("empty-file", name, "no rows of numbers")
-    usual = max(SEPARATORS, key=texts[0].count)
-    separator = separator_of(texts) or (usual if usual in texts[0] else ALONE)
+    frequent = max(SEPARATORS, key=texts[0].count)
+    separator = separator_of(texts) or (frequent if frequent in texts[0] else ALONE)
     rows = records(itertools.chain(head, lines), name, separator)
-    full = (
+    stripped = (
         (n, [cell.strip() for cell in row] if isinstance(row, list) else row)
         for n, row in rows
-        if row != [""] or separator == ALONE  # in a column alone an empty line is a gap
+        if row != [""] or separator == ALONE  # in a single column an empty line is a gap
     )
     if separator == ";":
-        full = ((n, [_point(x) for x in r] if isinstance(r, list) else r) for n, r in full)
-    number, first = next(full)
+        stripped = (
+            (n, [_decimal_point(x) for x in r] if isinstance(r, list) else r) for n, r in stripped
+        )
+    number, first = next(stripped)
     if isinstance(first, Defect):
         raise FileError(first.code, name, first.message, number)
     if header is None:
@@ -140,44 +143,45 @@ def _rows(
         sample = [row for row in sample if len(row) == len(first)]
         header = not any(_number(cell) is not None for cell in first) or has_header(sample, True)
     names = first if header else [str(i) for i in range(1, len(first) + 1)]
-    names = [one or f"column {i}" for i, one in enumerate(names, 1)]
-    if repeated := [one for one, count in Counter(names).items() if count > 1]:
+    names = [key or f"column {i}" for i, key in enumerate(names, 1)]
+    if repeated := [key for key, count in Counter(names).items() if count > 1]:
         message = f"the column {repeated[0]!r} is there twice"
         raise FileError("series-column", name, message, number)
-    return names, full if header else itertools.chain([(number, first)], full)
+    return names, stripped if header else itertools.chain([(number, first)], stripped)
 
 
-def _point(cell: str) -> str:
-    """A number with a decimal comma, as it is usual where semicolons separate, with a point."""
+def _decimal_point(cell: str) -> str:
+    """A cell with a decimal comma, usual in semicolon-separated files, as one with a point."""
     return cell.replace(",", ".") if re.fullmatch(r"-?\d*,\d+(e-?\d+)?", cell, re.I) else cell
 
 
 def _number(cell: str) -> float | None:
     """The number in a cell, NaN where it is missing; None if it is not a number."""
     try:
-        found = float(cell)
+        number = float(cell)
     except ValueError:
         return nan if cell.casefold() in MISSING else None
-    return found if isfinite(found) or cell.casefold() in MISSING else None
+    return number if isfinite(number) or cell.casefold() in MISSING else None
 
 
-# --- which column is what -------------------------------------------------------------------------
+# --- the roles of columns -------------------------------------------------------------------------
 
 
 def find_roles(
     name: str, header: Sequence[str], rows: Sequence[Sequence[str]], task: c.Forecast
 ) -> Roles:
-    """What the settings say of the columns, and else what their first cells look like."""
+    """The roles of the columns, by the settings, or else by their first cells."""
     columns = {key: [row[i] for row in rows] for i, key in enumerate(header)}
-    said = {*task.series, *task.past, *task.known, task.time, task.id}
+    assigned = {*task.series, *task.past, *task.known, task.time, task.id}
     time = task.time or next(
-        (key for i, key in enumerate(header) if key not in said and _is_time(key, i, columns)), ""
+        (key for i, key in enumerate(header) if key not in assigned and _is_time(key, i, columns)),
+        "",
     )
     numeric = [key for key in header if key != time and _is_numeric(columns[key])]
     identity = task.id
     if not identity and time and len(set(columns[time])) < len(columns[time]):
-        texts = [key for key in header if key not in {*numeric, *said, time}]
-        named = [key for key in header if ID_NAMES.fullmatch(key) and key not in said]
+        texts = [key for key in header if key not in {*numeric, *assigned, time}]
+        named = [key for key in header if ID_NAMES.fullmatch(key) and key not in assigned]
         identity = next(iter([*named, *texts]), "")
     free = [key for key in numeric if key not in {identity, *task.past, *task.known}]
     series = task.series or tuple(free)
@@ -200,21 +204,20 @@ def _is_time(key: str, number: int, columns: dict[str, list[str]]) -> bool:
     if form != NUMBER:
         return form is not None
     steps = {b - a for a, b in itertools.pairwise([int(float(cell)) for cell in cells])}
-    return (
-        number == 0 and len(columns) > 1 and len(steps) == 1 and steps.pop() > 0
-    )  # it counts the rows
+    counts_rows = len(steps) == 1 and steps.pop() > 0
+    return number == 0 and len(columns) > 1 and counts_rows
 
 
 def _is_numeric(cells: Sequence[str]) -> bool:
-    """Whether most of the cells that are there are numbers."""
-    there = [cell for cell in cells if cell.casefold() not in MISSING]
-    if not there:
-        return len(cells) > 0  # empty so far
-    return sum(_number(cell) is None for cell in there) <= TEXT_SHARE * len(there)
+    """Whether most of the non-missing cells are numbers."""
+    present = [cell for cell in cells if cell.casefold() not in MISSING]
+    if not present:
+        return len(cells) > 0  # empty in the sample
+    return sum(_number(cell) is None for cell in present) <= TEXT_SHARE * len(present)
 
 
 def _require(name: str, header: Sequence[str], roles: Roles) -> None:
-    """FileError unless the columns are there, each in one role."""
+    """FileError unless the columns exist, each in one role."""
     named = [key for key in (roles.time, roles.id, *roles.series, *roles.covariates) if key]
     for key in named:
         if key not in header:
@@ -229,24 +232,24 @@ def _require(name: str, header: Sequence[str], roles: Roles) -> None:
 
 @dataclass
 class Reading:
-    """The rows of a file as they are read, and all that is wrong with them."""
+    """Accumulates the rows of a file, and their defects."""
 
     name: str
     header: Sequence[str]
     roles: Roles
     known: TableSchema | None
-    form: str  # how times are written
+    form: str  # the format of times
     numbers: list[list[float]] = field(default_factory=list)
     lines: list[int] = field(default_factory=list)
     times: list[int] = field(default_factory=list)
-    owners: list[str] = field(default_factory=list)  # the series of each row, in a file with ids
+    owners: list[str] = field(default_factory=list)  # the series of each row, in long format
     defects: list[Defect] = field(default_factory=list)
 
     def complain(self, code: str, line: int, message: str, row: Sequence[str] = ()) -> None:
         self.defects.append(defect_at(code, self.name, line, message, ",".join(row)))
 
     def add(self, rows: Iterable[tuple[int, list[str] | Defect]]) -> None:
-        """Read rows, each with the number of its line."""
+        """Read rows, each with its line number."""
         roles, header = self.roles, self.header
         wanted = [(key, header.index(key)) for key in (*roles.series, *roles.covariates)]
         at = header.index(roles.time) if roles.time else -1
@@ -275,7 +278,7 @@ class Reading:
             self.owners.append(row[owner] if roles.id else "")
 
     def table(self) -> Table | None:
-        """The rows where their times are, with gaps between; None if something is wrong."""
+        """The rows placed by time, with gaps between; None if there are defects."""
         roles, known = self.roles, self.known
         names = tuple(dict.fromkeys(self.owners)) if roles.id else roles.series
         if known and roles.id:
@@ -283,7 +286,9 @@ class Reading:
             names = known.names
         if self.defects or not self.numbers:
             return None
-        clock, start, places = self._placed_by_time() if roles.time else (None, 0, self._counted())
+        clock, start, places = (
+            self._placed_by_time() if roles.time else (None, 0, self._placed_by_order())
+        )
         if self.defects:
             return None
         count, array = int(places.max()) + 1, np.array(self.numbers)
@@ -291,26 +296,26 @@ class Reading:
         covariates = np.full((count, len(names) if roles.id else 1, len(roles.covariates)), nan)
         if roles.id:
             index = {owner: i for i, owner in enumerate(names)}
-            own = np.array([index[owner] for owner in self.owners])
-            values[places, own], covariates[places, own] = array[:, 0], array[:, 1:]
+            columns = np.array([index[owner] for owner in self.owners])
+            values[places, columns], covariates[places, columns] = array[:, 0], array[:, 1:]
         else:
             values[places], covariates[places, 0] = array[:, : len(names)], array[:, len(names) :]
-        where = np.zeros(count, np.int64)
-        where[places[::-1]] = self.lines[::-1]  # of several rows with one time the first
+        lines = np.zeros(count, np.int64)
+        lines[places[::-1]] = self.lines[::-1]  # the first of several rows with one time
         used = {roles.time, roles.id, *roles.series, *roles.covariates}
         unused = tuple(key for key in self.header if key not in used)
-        return Table(self.name, roles, clock, start, names, values, covariates, where, unused)
+        return Table(self.name, roles, clock, start, names, values, covariates, lines, unused)
 
     def _require_known(self, names: Sequence[str]) -> None:
-        """Complain of the first series that training never saw."""
+        """Note the first series that was not in the training data."""
         for line, owner in zip(self.lines, self.owners, strict=True):
             if owner not in names:
                 message = f"the series {owner[:40]!r} was not in the training data"
                 self.complain("series", line, message)
                 return
 
-    def _counted(self) -> Array:
-        """The places of rows in order: one after the other, in each series."""
+    def _placed_by_order(self) -> Array:
+        """The step of each row, by its position in its series."""
         seen: Counter[str] = Counter()
         places = np.zeros(len(self.owners), np.int64)
         for i, owner in enumerate(self.owners):
@@ -319,7 +324,7 @@ class Reading:
         return places
 
     def _placed_by_time(self) -> tuple[Clock | None, int, Array]:
-        """The clock of the times, the step of the first, and how many steps each is after it."""
+        """The clock of the times, the first step, and the offset in steps of each row."""
         none, times = np.zeros(0, np.int64), self.times
         self._require_order()
         if self.defects:
@@ -346,7 +351,7 @@ class Reading:
         return clock, min(steps), places
 
     def _require_order(self) -> None:
-        """Complain of times that do not go on from row to row, in each series."""
+        """Note times that do not increase from row to row of a series."""
         last: dict[str, tuple[int, int]] = {}
         for time, line, owner in zip(self.times, self.lines, self.owners, strict=True):
             before = last.get(owner)

@@ -1,4 +1,4 @@
-"""Sound: files of any rate and channels as log-mel frames; extra `audio`."""
+"""Sound: files of any sample rate and channels, as log-mel frames; extra `audio`."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -20,12 +20,12 @@ from saccade.nn.padded import Padded
 
 MAX_SECONDS = 1200  # of a file
 MAX_CHANNELS = 64
-MEASURED = 500  # sounds of the training part whose frames give the mean and the deviation
-QUIETEST = 1e-10  # of a band's energy, before its logarithm is taken
+MEASURED = 500  # sounds of the training data from which mean and deviation are estimated
+QUIETEST = 1e-10  # lower limit of a band's energy, before the logarithm
 
 
 class SoundField(NumbersField):
-    """Log-mel frames (S, F), normalised; with speeds, three rows for each sound."""
+    """Log-mel frames (S, F), normalised; with speed perturbation, three variants of each sound."""
 
     dtype = np.float16
     reader: c.Sound
@@ -41,19 +41,19 @@ class SoundField(NumbersField):
         factor = (1.0, 1.0 - self.reader.speed, 1.0 + self.reader.speed)[number]
         if is_frames(cell):
             return self.normalised(stretched(series_of(cell), factor), cell)
-        samples = samples_of(cell, round(self.reader.rate / factor))  # read as if at our own rate
+        samples = samples_of(cell, round(self.reader.rate / factor))  # then taken for `rate`
         return self.normalised(log_mel(torch.from_numpy(samples), self.reader).numpy(), cell)
 
     def measure(self, cell: Cell) -> int:
         return measured(cell, self.reader)
 
     def collate(self, rows: Sequence[Array], keys: Sequence[Any] | None) -> Padded:
-        found = super().collate(rows, None)
+        batch = super().collate(rows, None)
         reader = self.reader
         if keys is not None and (reader.band_masks or reader.time_masks):
             for b, key in enumerate(keys):
-                silence(found.values[b, : len(rows[b])], reader, key)
-        return found
+                silence(batch.values[b, : len(rows[b])], reader, key)
+        return batch
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -90,12 +90,12 @@ def libraries() -> Any:
 
 
 def is_frames(cell: Cell) -> bool:
-    """Whether a cell has frames that are ready."""
+    """Whether a cell holds precomputed frames."""
     return cell.inline or is_array(cell.text)
 
 
 def measured(cell: Cell, reader: c.Sound) -> int:
-    """How many frames a sound has, from its header; DataError if it is none, or far too long."""
+    """The number of frames of a sound, from its header; DataError if it is invalid or too long."""
     if is_frames(cell):
         return len(series_of(cell)) if cell.inline else shape_of(cell)[0]
     samples, rate = header_of(cell)
@@ -103,13 +103,13 @@ def measured(cell: Cell, reader: c.Sound) -> int:
 
 
 def header_of(cell: Cell) -> tuple[int, int]:
-    """How many samples a file has, and how many a second; DataError if it cannot be read."""
+    """The number of samples of a file, and its sample rate; DataError if it cannot be read."""
     soundfile, _ = libraries()
     path = required(cell)
     try:
         info = soundfile.info(path)
         samples, rate, channels = int(info.frames), int(info.samplerate), int(info.channels)
-    except Exception as error:  # its own errors derive from several
+    except Exception as error:  # soundfile's errors have no common base class
         what = str(error).removeprefix(f"Error opening {path!r}: ").rstrip(".")
         raise DataError(f"{cell.lead}: {what}; save it as WAV or FLAC") from None
     if samples <= 0 or rate <= 0:
@@ -125,25 +125,25 @@ def header_of(cell: Cell) -> tuple[int, int]:
 
 
 def samples_of(cell: Cell, rate: int) -> Array:
-    """The samples of a file, its channels mixed into one, at this rate."""
+    """The samples of a file, mixed to mono and resampled to this rate."""
     soundfile, soxr = libraries()
     header_of(cell)
     try:
-        found, own = soundfile.read(required(cell), dtype="float32", always_2d=True)
+        samples, file_rate = soundfile.read(required(cell), dtype="float32", always_2d=True)
     except Exception as error:
         raise DataError(f"{cell.lead}: damaged: {error}; copy or save it again") from None
-    if not len(found):
+    if not len(samples):
         raise DataError(f"{cell.lead}: has no samples; remove the example, or record it again")
-    if not np.isfinite(found).all():
+    if not np.isfinite(samples).all():
         raise DataError(f"{cell.lead}: has samples that are not finite; save it again")
-    mono = found.mean(1)
-    if own != rate:
-        mono = soxr.resample(mono, own, rate)
+    mono = samples.mean(1)
+    if file_rate != rate:
+        mono = soxr.resample(mono, file_rate, rate)
     return np.ascontiguousarray(mono, np.float32)
 
 
 def frames_of(cell: Cell, reader: c.Sound) -> Array:
-    """The frames of a sound, as they are."""
+    """The frames of a sound, before normalisation."""
     if is_frames(cell):
         return series_of(cell)
     samples = torch.from_numpy(samples_of(cell, reader.rate))
@@ -151,11 +151,11 @@ def frames_of(cell: Cell, reader: c.Sound) -> Array:
 
 
 def log_mel(samples: Float[Tensor, "n"], reader: c.Sound) -> Float[Tensor, "frames bands"]:
-    """The logarithm of the energy in each band of the mel scale, frame by frame."""
+    """The log-mel spectrogram of a signal."""
     size = fft_size(reader)
     window = torch.hann_window(reader.window)
     edge = size // 2
-    padded = torch.nn.functional.pad(samples, (edge, edge))  # the first frame's middle is sample 0
+    padded = torch.nn.functional.pad(samples, (edge, edge))  # the first frame is centred on 0
     spectrum = torch.stft(
         padded, size, reader.hop, reader.window, window, center=False, return_complex=True
     )
@@ -165,13 +165,13 @@ def log_mel(samples: Float[Tensor, "n"], reader: c.Sound) -> Float[Tensor, "fram
 
 
 def fft_size(reader: c.Sound) -> int:
-    """The next power of two: its transform is fast."""
+    """The window rounded up to a power of two, for which the FFT is fastest."""
     return 1 << (reader.window - 1).bit_length()
 
 
 @lru_cache(maxsize=8)
 def mel_filters(rate: int, size: int, bands: int) -> Float[Tensor, "bands frequencies"]:
-    """Triangles of one area, evenly spaced on the mel scale of Slaney's Auditory Toolbox."""
+    """Triangular filters of equal area, evenly spaced on Slaney's mel scale (Auditory Toolbox)."""
     frequencies = torch.arange(size // 2 + 1, dtype=torch.float64) * rate / size
     edges = hertz(torch.linspace(0.0, float(mel(rate / 2)), bands + 2, dtype=torch.float64))
     rising = (frequencies - edges[:-2, None]) / (edges[1:-1] - edges[:-2])[:, None]
@@ -200,18 +200,18 @@ def hertz(mels: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
 
 
 def stretched(frames: Array, factor: float) -> Array:
-    """Ready frames as if they were played so many times faster, by interpolation."""
+    """Precomputed frames at another speed, by linear interpolation in time."""
     if factor == 1.0:
         return frames
-    places = np.arange(0.0, len(frames) - 0.999, factor)
-    low = np.minimum(places.astype(int), len(frames) - 1)
-    high, share = np.minimum(low + 1, len(frames) - 1), (places - low)[:, None]
-    found: Array = frames[low] * (1.0 - share) + frames[high] * share
-    return found
+    times = np.arange(0.0, len(frames) - 0.999, factor)
+    low = np.minimum(times.astype(int), len(frames) - 1)
+    high, weight = np.minimum(low + 1, len(frames) - 1), (times - low)[:, None]
+    result: Array = frames[low] * (1.0 - weight) + frames[high] * weight
+    return result
 
 
 def silence(frames: Float[Tensor, "S F"], reader: c.Sound, key: Any) -> None:
-    """SpecAugment: bands and times set to the mean, in place, by random numbers of the key.
+    """SpecAugment: random bands and spans of time set to the mean, in place, seeded by the key.
 
     Park et al. 2019, arxiv.org/abs/1904.08779
     """

@@ -1,7 +1,7 @@
-"""Files to examples: one reader for every format; a broken row is reported, never guessed.
+"""Files to examples: one reader for every format; a malformed row is reported, never guessed.
 
-`read` gives every example and every defect, as they come; `examples` is its strict view, which
-raises DataError.
+`read` streams every example and every defect; `examples` is the strict version, which raises
+DataError.
 """
 
 import difflib
@@ -36,22 +36,22 @@ from saccade.data.memory import Memory
 from saccade.data.tables import records, separator_of
 from saccade.errors import DataError
 
-REPORTED_DEFECTS = 5  # in the text of one DataError
-LOOKAHEAD_ROWS = 1000  # in which they are sought
+REPORTED_DEFECTS = 5  # in the message of one DataError
+LOOKAHEAD_ROWS = 1000  # that are searched for further defects to report
 
 CONLLU_FIELDS = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
-EMPTY: tuple[str, list[str]] = ("", [""])  # a line, or a row of a CSV file
+EMPTY: tuple[str, list[str]] = ("", [""])  # an empty line, or an empty row of a CSV file
 Rows: TypeAlias = Iterator[Example | Defect]
 Reader: TypeAlias = Callable[[list[str], c.Data, c.TargetType, bool], Rows]
 
 
-# --- the public verbs -----------------------------------------------------------------------------
+# --- public functions -----------------------------------------------------------------------------
 
 
 def read(
     paths: Sequence[str | Path] | Memory, data: c.Data, task_kind: str, *, labelled: bool = True
 ) -> Rows:
-    """Every example and every defect, in order. Unlabelled rows may hold the sources alone."""
+    """Every example and every defect, in order. Unlabelled rows may hold only the sources."""
     target_type = c.TASKS[task_kind].target_type
     labelled = labelled and target_type != "none"
     try:
@@ -77,16 +77,16 @@ def read(
 def examples(
     paths: Sequence[str | Path] | Memory, data: c.Data, task_kind: str
 ) -> Iterator[Example]:
-    """Every example, in order; DataError at the first defect, with a few of those that follow."""
+    """Every example, in order; DataError at the first defect, with a few of the next ones."""
     rows = read(paths, data, task_kind)
     for row in rows:
         if isinstance(row, Defect):
             ahead = itertools.islice(rows, LOOKAHEAD_ROWS)
             defects = [row, *(later for later in ahead if isinstance(later, Defect))]
-            told = [str(defect) for defect in defects[:REPORTED_DEFECTS]]
-            if isinstance(paths, Memory) or (len(told) == len(defects) and not any(rows)):
-                raise DataError("\n".join(told))
-            raise DataError("\n".join([*told, f"... for all of them: {_check_command(paths)}"]))
+            messages = [str(defect) for defect in defects[:REPORTED_DEFECTS]]
+            if isinstance(paths, Memory) or (len(messages) == len(defects) and not any(rows)):
+                raise DataError("\n".join(messages))
+            raise DataError("\n".join([*messages, f"... for all of them: {_check_command(paths)}"]))
         yield row
 
 
@@ -95,7 +95,7 @@ def _check_command(paths: Sequence[str | Path]) -> str:
 
 
 def unseen(train_labels: Container[str], dev: Iterable[Example | Defect]) -> Iterator[Defect]:
-    """The labels of `dev` that training never saw, each where it comes first."""
+    """A defect for each label of `dev` that is not in the training data, at its first row."""
     reported: set[str] = set()
     for row in dev:
         if isinstance(row, Defect):
@@ -108,11 +108,11 @@ def unseen(train_labels: Container[str], dev: Iterable[Example | Defect]) -> Ite
                 yield defect_at("unseen-label", row.file, row.line, message, text)
 
 
-# --- one reader a format --------------------------------------------------------------------------
+# --- a reader for each format ---------------------------------------------------------------------
 
 
 def _text(names: list[str], data: c.Data, target_type: c.TargetType, labelled: bool) -> Rows:
-    """Every line, the blank ones too."""
+    """Every line, including blank ones."""
     if labelled:
         raise FileError("one-column", names[0], "expected at least 2 columns, found 1", 1)
     for number, text in enumerate(lines_of(names[0]), 1):
@@ -124,15 +124,14 @@ def _text(names: list[str], data: c.Data, target_type: c.TargetType, labelled: b
 
 
 def _table(names: list[str], data: c.Data, target_type: c.TargetType, labelled: bool) -> Rows:
-    """Columns with tabs between, or CSV; where columns are named the first row is a header."""
+    """Tab-separated columns, or CSV; where columns are named, the first row is a header."""
     name, wanted = names[0], _wanted(data, labelled)
     lines = _csv_rows(name) if data.format == "csv" else enumerate(lines_of(name), 1)
     head: list[tuple[int, str | list[str] | Defect]] = list(itertools.islice(lines, SAMPLE_LINES))
-    there = [cells for _, row in head if (cells := _cells(row))]
-    widths = Counter(map(len, there))
-    usual = widths.most_common(1)[0][0] if widths else 0  # one odd first row is not the rule
+    widths = Counter(len(cells) for _, row in head if (cells := _cells(row)))
+    usual = widths.most_common(1)[0][0] if widths else 0  # the first row may be malformed
     header = [cell.strip() for cell in _cells(head[0][1])] if head else []
-    bare = not labelled and usual == len(wanted)  # the sources alone
+    bare = not labelled and usual == len(wanted)  # only the sources
     named = any(isinstance(column, str) for column in wanted)
     if (named if data.header is None else data.header) and not (
         bare and not (named and set(wanted) <= set(header))
@@ -141,19 +140,19 @@ def _table(names: list[str], data: c.Data, target_type: c.TargetType, labelled: 
             yield head[0][1]
         head, bare = head[1:], False
         wanted = tuple(_position(column, header, name) for column in wanted)
-    picks = list(range(usual)) if bare else [_index(column, name) for column in wanted]
+    indices = list(range(usual)) if bare else [_index(column, name) for column in wanted]
     if data.columns and not bare and usual not in (0, data.columns):
         message = f"expected {columns_expected(data)}, found {usual}"
         line = next((number for number, row in head if len(_cells(row)) == usual), 1)
         raise FileError("other-columns", name, message, line)
-    width = max(usual, *(pick + 1 for pick in picks), 1)
+    width = max(usual, *(i + 1 for i in indices), 1)
     if usual and width > usual and not any(len(_cells(row)) == width for _, row in head):
         some = f"there {'is' if usual == 1 else 'are'} {counted(usual, 'column')}"
         raise FileError("column", name, f"no column {width}: {some}", head[0][0])
-    marks = picks.pop() if labelled and data.mask is not None else None
-    last = picks.pop() if labelled else None
-    only = picks[0] if len(picks) == 1 else None
-    blanks: list[int] = []  # empty lines are a fault only if something follows
+    mask_index = indices.pop() if labelled and data.mask is not None else None
+    target_index = indices.pop() if labelled else None
+    single = indices[0] if len(indices) == 1 else None
+    blanks: list[int] = []  # empty lines are defects, except at the end
     for number, row in itertools.chain(head, lines):
         if blanks and row not in EMPTY:
             yield from (_columns(name, blank, width, "an empty line") for blank in blanks)
@@ -163,9 +162,9 @@ def _table(names: list[str], data: c.Data, target_type: c.TargetType, labelled: 
             continue
         cells = row.split("\t") if isinstance(row, str) else row
         if len(cells) == width:
-            source = (cells[only],) if only is not None else tuple(cells[pick] for pick in picks)
-            target = None if last is None else cells[last]
-            mask = None if marks is None else cells[marks]
+            source = (cells[single],) if single is not None else tuple(cells[i] for i in indices)
+            target = None if target_index is None else cells[target_index]
+            mask = None if mask_index is None else cells[mask_index]
             yield _example(source, target, data, target_type, name, number, mask=mask)
         elif row not in EMPTY:
             yield _columns(name, number, width, str(len(cells)), "\t".join(cells))
@@ -174,7 +173,7 @@ def _table(names: list[str], data: c.Data, target_type: c.TargetType, labelled: 
 
 
 def _csv_rows(name: str) -> Iterator[tuple[int, list[str] | Defect]]:
-    """The rows of a CSV file, whose separator its first lines show."""
+    """The rows of a CSV file; its separator is detected from the first lines."""
     lines = enumerate(lines_of(name), 1)
     head = list(itertools.islice(lines, SAMPLE_LINES))
     separator = separator_of([line for _, line in head if isinstance(line, str)]) or ","
@@ -182,7 +181,7 @@ def _csv_rows(name: str) -> Iterator[tuple[int, list[str] | Defect]]:
 
 
 def _cells(row: str | list[str] | Defect) -> list[str]:
-    """The cells of a row; none of an empty or a broken one."""
+    """The cells of a row; none if it is empty or malformed."""
     if isinstance(row, Defect) or row in EMPTY:
         return []
     return row.split("\t") if isinstance(row, str) else row
@@ -197,8 +196,8 @@ def columns_expected(data: c.Data, labelled: bool = True) -> str:
         names = [roles.get(number, "unused") for number in range(1, data.columns + 1)]
     else:
         names = [
-            one if isinstance(one, str) else _source_name(i, data)
-            for i, one in enumerate(wanted or (1,))
+            column if isinstance(column, str) else _source_name(i, data)
+            for i, column in enumerate(wanted or (1,))
         ]
         if labelled and isinstance(data.mask, int):
             names[-1] = "mask"
@@ -212,7 +211,7 @@ def _source_name(i: int, data: c.Data) -> str:
 
 
 def _aligned(names: list[str], data: c.Data, target_type: c.TargetType, labelled: bool) -> Rows:
-    """Files whose lines belong together by number."""
+    """Files that are aligned by line."""
     wanted = _wanted(data, labelled)
     bare = not labelled and len(names) == len(wanted)
     picks = list(range(len(names))) if bare else [_index(column, "data") for column in wanted]
@@ -234,11 +233,13 @@ def _aligned(names: list[str], data: c.Data, target_type: c.TargetType, labelled
         if labelled and data.mask is not None:
             *texts, mask = texts
         source, target = (texts[:-1], texts[-1]) if labelled else (texts, None)
-        made = _example(tuple(source), target, data, target_type, used[0], number, mask=mask)
+        example = _example(tuple(source), target, data, target_type, used[0], number, mask=mask)
         others = {"blank-target": used[len(texts) - 1], "mask": used[-1]}
-        if isinstance(made, Defect) and made.code in others:
-            made = defect_at(made.code, others[made.code], number, made.message, made.text)
-        yield made
+        if isinstance(example, Defect) and example.code in others:
+            example = defect_at(
+                example.code, others[example.code], number, example.message, example.text
+            )
+        yield example
 
 
 def _misaligned(
@@ -279,14 +280,14 @@ def _object_example(
     number: int,
     text: str,
 ) -> Example | Defect:
-    """The example of an object; `text` shows the object where it is none."""
+    """The example of an object, or a defect, which shows `text`."""
     values: list[object] = [row.get(key) for key in wanted]
     if labelled and target_type == "text" and isinstance(values[-1], list):
         values[-1:] = values[-1] or [None]
     cells: list[Any] = [_json_text(value, target_type) for value in values]
     for i, key in enumerate(wanted if data.vector else ()):
         if key in row and row[key] is None:
-            cells[i] = ""  # a gap in a table
+            cells[i] = ""  # a missing number
     if target_type == "labels":
         cells = [_json_words(*pair, data) for pair in zip(values, cells, strict=True)]
     if None in cells:
@@ -308,17 +309,17 @@ def _object_example(
 
 
 def _json_text(value: object, target_type: c.TargetType) -> str | None:
-    """A JSON value as text; None where it is none."""
+    """A JSON value as text; None if it is neither text nor numbers."""
     if isinstance(value, bool | int | float) or numeric(value):
         value = json.dumps(value)
     if target_type == "numbers" and isinstance(value, list):
-        texts = all(isinstance(word, str) for word in value)
-        value = " ".join(value) if texts else json.dumps(value)  # null is a missing number
+        is_text = all(isinstance(word, str) for word in value)
+        value = " ".join(value) if is_text else json.dumps(value)  # null is a missing number
     return value if isinstance(value, str) and "\0" not in value else None
 
 
 def _json_words(value: object, text: str | None, data: c.Data) -> tuple[str, ...] | None:
-    """What has a label each, or the labels: of a list every item; null is a label not scored."""
+    """The units that are labelled, or the labels: the items of a list; null is UNSCORED."""
     if not isinstance(value, list) or (text is not None and is_series(text)):
         return None if text is None else words_of(text, data.units)
     words = [str(word) for word in value if word is not None]
@@ -328,7 +329,7 @@ def _json_words(value: object, text: str | None, data: c.Data) -> tuple[str, ...
 
 
 def _memory(rows: Memory, data: c.Data, target_type: c.TargetType, labelled: bool) -> Rows:
-    """Examples from memory; what is wrong with them is told by their number."""
+    """Examples from memory; defects name them by number."""
     wanted = _wanted(data, labelled) or (1,)
     keys = [str(column) for column in wanted]
     for number, row in enumerate(rows, 1):
@@ -338,19 +339,19 @@ def _memory(rows: Memory, data: c.Data, target_type: c.TargetType, labelled: boo
             continue
         if isinstance(row, Example):
             row = _columns_of(row, target_type, labelled)
-            found = dict(zip(keys, row.values(), strict=True)) if len(row) == len(keys) else None
+            columns = dict(zip(keys, row.values(), strict=True)) if len(row) == len(keys) else None
         else:
-            found = _by_key(row, wanted, data, labelled)
-        if found is None:
+            columns = _by_key(row, wanted, data, labelled)
+        if columns is None:
             message = f"expected {columns_expected(data, labelled)}, found {len(row)}"
             yield defect_at("columns", "", number, message)
         else:
-            text = "\t".join(map(str, found.values()))
-            yield _object_example(found, keys, data, target_type, labelled, "", number, text)
+            text = "\t".join(map(str, columns.values()))
+            yield _object_example(columns, keys, data, target_type, labelled, "", number, text)
 
 
 def _columns_of(row: Example, target_type: c.TargetType, labelled: bool) -> dict[str | int, Any]:
-    """The columns of an example: its sources, and last its target."""
+    """The columns of an example: its sources, then its target."""
     source = [list(row.source)] if target_type == "labels" else list(row.source)
     target: Any = row.target
     if target_type == "labels" or row.others:
@@ -362,7 +363,7 @@ def _columns_of(row: Example, target_type: c.TargetType, labelled: bool) -> dict
 def _by_key(
     row: dict[str | int, Any], wanted: Sequence[c.Column], data: c.Data, labelled: bool
 ) -> dict[str, Any] | None:
-    """The columns of a row by the names or numbers that are wanted; None if it has others."""
+    """The wanted columns of a row, by name or number; None if it has others."""
     named = any(isinstance(column, str) for column in wanted)
     if isinstance(next(iter(row), 1), str):
         if named:
@@ -380,42 +381,43 @@ def _by_key(
     return {str(column): row[key] for column, key in zip(wanted, keys, strict=True)}
 
 
-def _blocks(names: list[str], data: c.Data, target_type: c.TargetType, labelled: bool) -> Rows:
-    """CoNLL-U and simpler formats: a line a word, a blank line after each sentence, # comments."""
+def _sentences(names: list[str], data: c.Data, target_type: c.TargetType, labelled: bool) -> Rows:
+    """CoNLL-U and simpler formats: one word per line, blank lines between sentences, # comments."""
     name, conllu = names[0], data.format == "conllu"
-    # the label of a sentence stands in a comment: "# intent = PlayMusic"
-    noted = str(data.target) if target_type == "label" and labelled else ""
+    # the label of a sentence is in a comment: "# intent = PlayMusic"
+    label_key = str(data.target) if target_type == "label" and labelled else ""
     word = _field(data.source[0], name, conllu)
-    tag = word if noted or not labelled else _field(data.target or 0, name, conllu)
+    tag = word if label_key or not labelled else _field(data.target or 0, name, conllu)
     mark = None if data.mask is None or not labelled else _field(data.mask, name, conllu)
     width = len(CONLLU_FIELDS) if conllu else 0
     words: list[str] = []
     tags: list[str] = []
     marks: list[str] = []
-    notes: dict[str, str] = {}
+    comments: dict[str, str] = {}
     start, broken = 0, False
     for number, text in itertools.chain(enumerate(lines_of(name), 1), [(0, "")]):
         if isinstance(text, Defect):
             yield text
             broken = True
             continue
-        if not text.strip():  # the sentence is whole
+        if not text.strip():  # the sentence ends
             if words and not broken and target_type == "labels":
                 mask = None if mark is None else "".join(marks)
-                found = tuple(tags) if labelled else None
-                yield _tagged(tuple(words), found, data, name, start, mask)
+                labels = tuple(tags) if labelled else None
+                yield _tagged(tuple(words), labels, data, name, start, mask)
             elif words and not broken:
-                target = (notes.get(noted, "") if noted else " ".join(tags)) if labelled else None
+                label = comments.get(label_key, "") if label_key else " ".join(tags)
+                target = label if labelled else None
                 yield _example((" ".join(words),), target, data, target_type, name, start)
-            words, tags, marks, notes, broken = [], [], [], {}, False
+            words, tags, marks, comments, broken = [], [], [], {}, False
             continue
         cells = cells_of(text)
         if text[0] == "#" and (conllu or ("\t" not in text and len(cells) != width)):
             key, _, value = text[1:].partition("=")
-            notes[key.strip()] = value.strip()
+            comments[key.strip()] = value.strip()
             continue
         if cells[0] == "-DOCSTART-" or (conllu and len(cells) == width and not cells[0].isdigit()):
-            continue  # CoNLL-U: "1-2" is a contraction, "1.1" a word that was left out
+            continue  # CoNLL-U: "1-2" is a multiword token, "1.1" an empty node
         width = width or len(cells)
         try:
             if len(cells) != width:
@@ -431,7 +433,7 @@ def _blocks(names: list[str], data: c.Data, target_type: c.TargetType, labelled:
 
 
 def _field(column: c.Column, name: str, conllu: bool) -> Callable[[list[str]], str]:
-    """What a number, or a CoNLL-U name such as `upos` or `feats.Case`, picks from a row."""
+    """A getter for a column: by number, or by a CoNLL-U name such as `upos` or `feats.Case`."""
     if isinstance(column, int) or not conllu:
         return operator.itemgetter(_index(column, name))
     field, _, key = column.partition(".")
@@ -448,7 +450,7 @@ def _field(column: c.Column, name: str, conllu: bool) -> Callable[[list[str]], s
 
 
 READERS: dict[str, Reader] = {"text": _text, "tsv": _table, "csv": _table, "lines": _aligned}
-READERS |= {"jsonl": _jsonl, "conllu": _blocks, "columns": _blocks}
+READERS |= {"jsonl": _jsonl, "conllu": _sentences, "columns": _sentences}
 
 
 def _example(
@@ -461,7 +463,7 @@ def _example(
     others: tuple[str, ...] = (),
     mask: str | None = None,
 ) -> Example | Defect:
-    """The example of a row, if none of its texts is blank."""
+    """The example of a row, or a defect if one of its texts is blank."""
     if data.vector:
         try:
             source = with_vector(source, data)
@@ -490,7 +492,7 @@ def _tagged(
     line: int,
     mask: str | None = None,
 ) -> Example | Defect:
-    """The example of a sentence, if every word has a tag."""
+    """The example of a sentence, or a defect unless every word has a tag."""
     if not words or not all(word.strip() and word != UNSCORED for word in words):
         return defect_at("blank-source", name, line, "a word is blank", " ".join(words))
     if tags is None:
@@ -498,7 +500,8 @@ def _tagged(
     if not tags or not all(tag.strip() for tag in tags):
         return defect_at("blank-target", name, line, "a tag is blank", " ".join(words))
     text = f"{' '.join(words)}\t{' '.join(tags)}"
-    if len(words) != len(tags) and not is_series(words[0]):  # whose reader knows how long it is
+    # the length of a series is known only to its reader
+    if len(words) != len(tags) and not is_series(words[0]):
         unit = "character" if data.units == "characters" else "word"
         message = f"{counted(len(words), unit)}, but {counted(len(tags), 'tag')}"
         return defect_at("tags", name, line, message, text)
@@ -509,13 +512,13 @@ def _tagged(
 
 
 def _columns(name: str, line: int, width: int, found: str, text: str = "") -> Defect:
-    """A row with another number of columns."""
+    """The defect of a row with another number of columns."""
     message = f"expected {counted(width, 'column')}, found {found}"
     return defect_at("columns", name, line, message, text)
 
 
 def _wanted(data: c.Data, labelled: bool) -> tuple[c.Column, ...]:
-    """The columns to read: the sources, and where there is one the target, and its mask."""
+    """The columns to read: the sources, then the target and its mask, where there are any."""
     sources = source_columns(data)
     if not labelled or data.target is None:
         return sources

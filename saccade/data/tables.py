@@ -1,7 +1,7 @@
-"""Tables as spreadsheets and programs write them: separators, quotes and headers.
+"""CSV and TSV tables: separators, quotes and headers.
 
-A cell in quotes may hold the separator, line breaks, and quotes that are written twice. Every
-function here looks at the first rows of a file, but `records`, which reads all of it.
+A cell in quotes may hold the separator, line breaks, and doubled quotes. `records` reads a whole
+file; all other functions look at its first rows only.
 """
 
 import csv
@@ -12,10 +12,10 @@ from collections.abc import Iterator, Sequence
 from saccade.data.lines import Defect, defect_at
 
 SEPARATORS = {"\t": "tabs", ",": "commas", ";": "semicolons"}
-MAX_RECORD_LINES = 10_000  # after which a quote is taken for one that nobody closed
-MIN_ROWS_LIKE = 10  # that a first row has to be unlike
+MAX_RECORD_LINES = 10_000  # of one row; a longer one has a quote that is not closed
+MIN_ROWS_LIKE = 10  # needed to judge that the first row is unlike the rest
 
-csv.field_size_limit(2**31 - 1)  # a text may be longer than the module's own 128 KB
+csv.field_size_limit(2**31 - 1)  # the module's default is 128 KB
 
 Numbered = tuple[int, str | Defect]  # a line, or what is wrong with it, and its number
 
@@ -25,52 +25,52 @@ def records(
 ) -> Iterator[tuple[int, list[str] | Defect]]:
     """The cells of each row, and the number of the line where it begins.
 
-    An empty line is one empty cell. After a row with malformed quotes reading goes on at its second
-    line.
+    An empty line is one empty cell. After a row with malformed quotes, reading resumes at its
+    second line.
     """
-    again: deque[Numbered] = deque()  # lines that such a row has taken too many
+    pushed_back: deque[Numbered] = deque()  # lines that were consumed by a malformed row
 
-    def following() -> Numbered | None:
-        return again.popleft() if again else next(lines, None)
+    def next_line() -> Numbered | None:
+        return pushed_back.popleft() if pushed_back else next(lines, None)
 
-    def rest_of(text: str, taken: list[Numbered]) -> Iterator[str]:
+    def lines_from(text: str, consumed: list[Numbered]) -> Iterator[str]:
         yield text + "\n"
-        while len(taken) < MAX_RECORD_LINES and (more := following()) is not None:
-            taken.append(more)
-            if isinstance(more[1], Defect):
+        while len(consumed) < MAX_RECORD_LINES and (item := next_line()) is not None:
+            consumed.append(item)
+            if isinstance(item[1], Defect):
                 return
-            yield more[1] + "\n"
+            yield item[1] + "\n"
 
-    while (item := following()) is not None:
+    while (item := next_line()) is not None:
         number, text = item
         if isinstance(text, Defect):
             yield number, text
         elif '"' not in text:
             yield number, text.split(separator)
         else:
-            taken: list[Numbered] = []
+            consumed: list[Numbered] = []
             try:
-                rows = csv.reader(rest_of(text, taken), delimiter=separator, strict=True)
+                rows = csv.reader(lines_from(text, consumed), delimiter=separator, strict=True)
                 yield number, next(rows)
             except csv.Error as error:
-                again.extendleft(reversed(taken))
+                pushed_back.extendleft(reversed(consumed))
                 unclosed = "end of data" in str(error)
-                what = "a quote is not closed" if unclosed else "text follows a closing quote"
-                yield number, defect_at("quotes", name, number, what, text)
+                message = "a quote is not closed" if unclosed else "text follows a closing quote"
+                yield number, defect_at("quotes", name, number, message, text)
 
 
 def separator_of(lines: Sequence[str]) -> str | None:
-    """What stands between the columns: nearly all of the first rows have as many of it, quotes
-    honoured; None if nothing does."""
+    """The separator that gives nearly all of the first rows the same number of columns, with quotes
+    honoured; None if none does."""
     best: tuple[tuple[float, float, int], str] | None = None
     for separator in SEPARATORS:
-        found = records(iter(enumerate(lines, 1)), "", separator)
-        rows = [row for _, row in found if row != [""]]
+        numbered = records(iter(enumerate(lines, 1)), "", separator)
+        rows = [row for _, row in numbered if row != [""]]
         widths = Counter(len(row) for row in rows if not isinstance(row, Defect))
         width, count = widths.most_common(1)[0] if widths else (0, 0)
         if width < 2 or count < 0.9 * len(rows):
             continue
-        # of two that fit: a comma of a sentence has a blank after it
+        # tie-breaker: a comma in a sentence is followed by a blank
         cells = [cell for row in rows if not isinstance(row, Defect) for cell in row[1:]]
         tight = sum(cell[:1] != " " for cell in cells) / len(cells)
         key = (count / len(rows), tight, width)
@@ -84,11 +84,11 @@ _UNCLOSED = re.compile(r'"[^"]*(?:""[^"]*)*\Z')
 
 
 def is_quoted(lines: Sequence[str]) -> bool:
-    """Whether the quotes of lines with tabs are a spreadsheet's, and not part of the text.
+    """Whether the quotes in tab-separated lines are CSV quoting, and not part of the text.
 
-    They are if they are sound throughout, no cell has a quote inside that is not itself in quotes,
-    and there is a reason for them: a column that has them everywhere, a cell that could not be
-    written otherwise, or commas, whose cells some programs put in quotes, all of them and no other.
+    They are if all are well-formed, no unquoted cell has a quote inside, and quoting is explained:
+    a column is quoted throughout, a cell needs it (it holds a quote, a tab or a line break), or
+    exactly the cells with commas are quoted, as some programs do.
     """
     text = "\n".join(lines)
     if '"' not in text:
@@ -96,16 +96,16 @@ def is_quoted(lines: Sequence[str]) -> bool:
     rows: list[list[str]] = [[]]
     at = 0
     while at < len(text):
-        found = _CELL.match(text, at)
-        if found is None:
-            if _UNCLOSED.match(text, at) and len(rows) > 1:  # the sample ends amid a cell
+        match = _CELL.match(text, at)
+        if match is None:
+            if _UNCLOSED.match(text, at) and len(rows) > 1:  # the sample ends inside a cell
                 rows.pop()
                 break
             return False
-        rows[-1].append(found[1])
-        if found[2] == "\n":
+        rows[-1].append(match[1])
+        if match[2] == "\n":
             rows.append([])
-        at = found.end()
+        at = match.end()
     rows = [row for row in rows if any(row)]
     cells = [cell for row in rows for cell in row]
     quoted = [cell for cell in cells if cell[:1] == '"']
@@ -159,13 +159,13 @@ MISSING = {"", "na", "n/a", "nan", "none", "null", "-", "?"}
 
 
 def has_header(rows: Sequence[Sequence[str]], likely: bool) -> bool:
-    """Whether the first of these rows, all of one width, names the columns: it is unlike the rest.
+    """Whether the first of these rows, all of one width, is a header.
 
-    Its cells are different names, none comes again in its column, and one of these holds: all are
-    usual names of columns, or made of such words; a column has numbers from then on; a usual name
-    stands over a column of few values, each of which comes again; or all are single words as in no
-    other row, and one of them stands over a column of few values. Where a header is `likely`, as
-    in CSV, any name may stand over values that come again, and nothing has to stand under words.
+    Its cells must be distinct names, none of which recurs in its column, and one of these must
+    hold: all are usual names of columns, or made of such words; the rest of a column is numbers; a
+    usual name stands over a column whose few values all recur; or the first row alone is all single
+    words, and a column has few distinct values. Where a header is `likely`, as in CSV, any name may
+    stand over values that recur, and the last needs no column of few values.
     """
     if len(rows) < 2:
         return False
@@ -190,10 +190,10 @@ def has_header(rows: Sequence[Sequence[str]], likely: bool) -> bool:
         recur = len(values) <= len(column) // 5 and min(values.values()) > 1
         if enough and name and recur and (likely or _is_usual(name, known)):
             return True
-    alone = not any(all(_is_word(cell) for cell in row) for row in rows[1:])
-    few = any(len(set(column)) <= len(column) // 5 for column in columns)
-    unlike = enough and alone and all(map(_is_word, named))
-    return unlike and (few or likely)
+    only_words = not any(all(_is_word(cell) for cell in row) for row in rows[1:])
+    few_values = any(len(set(column)) <= len(column) // 5 for column in columns)
+    unlike = enough and only_words and all(map(_is_word, named))
+    return unlike and (few_values or likely)
 
 
 def _is_usual(name: str, known: set[str]) -> bool:

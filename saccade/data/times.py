@@ -1,7 +1,7 @@
-"""Times of a table: how they are written, the step between two rows, and how they go on.
+"""Times of a table: their format, the step between two rows, and their continuation.
 
-A time is a whole number (a year), or a date with or without a time of day. The clock of a table
-numbers its times: step 0 is the first row's, and a missing row leaves a number out.
+A time is an integer (a year), or a date with or without a time of day. The clock of a table numbers
+its times: step 0 is the first row's, and a missing row is a missing number.
 """
 
 import calendar
@@ -18,7 +18,7 @@ import numpy as np
 from saccade.errors import DataError
 
 DAY = 86_400  # seconds
-FORMATS = (  # of dates, the surest first; ISO times are also read without their format
+FORMATS = (  # of dates, the most reliable first
     *("%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M"),
     *("%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%d %H:%M:%S%z"),
     *("%Y-%m-%d", "%Y%m%d", "%Y-%m", "%Y/%m/%d", "%Y/%m/%d %H:%M", "%Y/%m"),
@@ -30,24 +30,24 @@ ISO = {*FORMATS[:4], "%Y-%m-%d"}
 TIME_NAMES = re.compile(
     r"(date|time|timestamp|datetime|ds|year|month|week|day|period|hour)s?", re.I
 )
-USUAL_SHARE = 0.8  # of the cells of a column of times are times
-NUMBER = "number"  # the form of whole numbers
+USUAL_SHARE = 0.8  # of the cells in a column of times must be times
+NUMBER = "number"  # the format of integers
 Unit = Literal["number", "second", "month", "weekday"]
 NAMES = {1: "second", 60: "minute", 3600: "hour", DAY: "day", 7 * DAY: "week"}
-# how many steps a usual season has, the likeliest first, by the seconds of a step
+# the usual seasons in steps, the likeliest first, by the seconds of a step
 SEASONS = {60: (60, 1440), 900: (96,), 1800: (48,), 3600: (24, 168), DAY: (7, 365), 7 * DAY: (52,)}
 
 
 def form_of(cells: Sequence[str]) -> str | None:
-    """How the times in these cells are written; None if they are no times."""
+    """The format of the times in these cells; None if they are not times."""
     if not cells:
         return None
-    if all(_whole(cell) is not None for cell in cells):
+    if all(_integer(cell) is not None for cell in cells):
         dates = all(len(cell) == 8 and parsed(cell, "%Y%m%d") is not None for cell in cells)
         return "%Y%m%d" if dates else NUMBER
     fitting = [form for form in FORMATS if parsed(cells[0], form) is not None]
     fitting = [form for form in fitting if all(parsed(cell, form) is not None for cell in cells)]
-    for form in fitting:  # of 3/4/2020 and 4/3/2020 what makes the times go on
+    for form in fitting:  # day or month first, as in 3/4/2020: the one by which times increase
         times = [parsed(cell, form) or 0 for cell in cells]
         if all(a < b for a, b in pairwise(times)):
             return form
@@ -55,7 +55,7 @@ def form_of(cells: Sequence[str]) -> str | None:
 
 
 def usual_form(cells: Sequence[str]) -> str | None:
-    """How most of the times in these cells are written: some may be broken; None if few are."""
+    """The format of most of the times in these cells, some of which may be malformed."""
     if form := form_of(cells):
         return form
     counts = {
@@ -66,24 +66,24 @@ def usual_form(cells: Sequence[str]) -> str | None:
 
 
 def parsed(cell: str, form: str) -> int | None:
-    """A time as a whole number, or as seconds since 1970; None if it is written otherwise."""
+    """A time as an integer, or as seconds since 1970; None if it is in another format."""
     if form == NUMBER:
-        return _whole(cell)
+        return _integer(cell)
     try:
-        found = datetime.fromisoformat(cell) if form in ISO else datetime.strptime(cell, form)
+        date = datetime.fromisoformat(cell) if form in ISO else datetime.strptime(cell, form)
     except ValueError:
         return None
-    if form in ISO and cell != found.strftime(form):
+    if form in ISO and cell != date.strftime(form):
         return None
-    found = found if found.tzinfo else found.replace(tzinfo=UTC)
-    return round((found - EPOCH).total_seconds())
+    date = date if date.tzinfo else date.replace(tzinfo=UTC)
+    return round((date - EPOCH).total_seconds())
 
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def _whole(cell: str) -> int | None:
-    """A whole number, which may be written with decimals that are 0."""
+def _integer(cell: str) -> int | None:
+    """An integer, which may have zero decimals."""
     head, point, decimals = cell.strip().partition(".")
     digits = head.removeprefix("-")
     if not digits.isdecimal() or len(digits) > 15 or decimals.strip("0") or (point and not head):
@@ -93,17 +93,17 @@ def _whole(cell: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """The times of a table, by number: `origin` is step 0, and then `size` units more each."""
+    """The times of a table as steps: step n is `origin + n * size`, in units."""
 
     form: str
     unit: Unit
-    origin: int  # in units; a month's number is 12 * year + month
+    origin: int  # in units; a month is 12 * year + month
     size: int
-    day: int = 1  # of the month, from 1, and the seconds after its beginning
-    second: int = 0
+    day: int = 1  # of the month, from 1
+    second: int = 0  # of the day
 
     def step(self, time: int) -> int | None:
-        """The number of a time; None if it is between two steps."""
+        """The step of a time; None if it is between two steps."""
         at = units_of(time, self.unit)
         if self.unit in ("month", "weekday") and self._seconds(at) != time:
             return None  # another day of the month, or another hour
@@ -111,7 +111,7 @@ class Clock:
         return None if rest else steps
 
     def text(self, step: int) -> str:
-        """A time as it is written in the file."""
+        """The time of a step, in the file's format."""
         at = self.origin + step * self.size
         if self.unit == "number":
             return str(at)
@@ -136,7 +136,7 @@ class Clock:
 
     @property
     def name(self) -> str:
-        """A step, for people: "hour", "3 months"."""
+        """The size of a step in words: "hour", "3 months"."""
         if self.unit == "number":
             return "1" if self.size == 1 else str(self.size)
         size, name = self.size, str(self.unit)
@@ -149,7 +149,7 @@ class Clock:
 
     @property
     def seasons(self) -> tuple[int, ...]:
-        """How many steps the usual seasons have, the likeliest first."""
+        """The usual seasons in steps, the likeliest first."""
         if self.unit == "second":
             return SEASONS.get(self.size, ())
         if self.unit == "month":
@@ -164,7 +164,7 @@ MONDAY = np.datetime64("1970-01-05")
 
 
 def units_of(time: int, unit: Unit) -> int:
-    """A time in units, where it is at the beginning of one."""
+    """A time in units, rounded down."""
     if unit == "month":
         date = EPOCH + timedelta(seconds=time)
         return 12 * date.year + date.month
@@ -174,23 +174,23 @@ def units_of(time: int, unit: Unit) -> int:
 
 
 def clock_of(times: Sequence[int], form: str) -> Clock | int:
-    """The clock of times in order; where they are irregular the first that is between steps.
+    """The clock of sorted times; if they are irregular, the index of the first between two steps.
 
-    The step is the most frequent one; what is missing between two times is a multiple of it.
+    The step is the most frequent difference; all others must be multiples of it.
     """
-    apart = Counter(b - a for a, b in pairwise(times))
-    usual = apart.most_common(1)[0][0] if apart else 1
+    differences = Counter(b - a for a, b in pairwise(times))
+    usual = differences.most_common(1)[0][0] if differences else 1
     if form == NUMBER:
         return _checked(Clock(form, "number", times[0], usual), times)
     dates = [EPOCH + timedelta(seconds=time) for time in times]
     seconds = times[0] % DAY
-    if usual >= 28 * DAY:  # months have no one length
+    if usual >= 28 * DAY:  # months differ in length
         months = [units_of(time, "month") for time in times]
         day = max(date.day for date in dates)
         usual = Counter(b - a for a, b in pairwise(months)).most_common(1)[0][0]
         return _checked(Clock(form, "month", months[0], max(usual, 1), day, seconds), times)
     weekdays = all(date.weekday() < 5 for date in dates)
-    if usual == DAY and weekdays and apart[3 * DAY] * 8 > len(times):
+    if usual == DAY and weekdays and differences[3 * DAY] * 8 > len(times):
         origin = units_of(times[0], "weekday")
         return _checked(Clock(form, "weekday", origin, 1, second=seconds), times)
     return _checked(Clock(form, "second", times[0], usual), times)

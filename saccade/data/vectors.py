@@ -1,6 +1,6 @@
 """Files of word vectors (word2vec's text and binary formats, GloVe's), and tests of such vectors.
 
-A file may be a stranger's: every size in it is checked against what is there.
+Files are untrusted: every size in one is checked against the bytes that it has.
 """
 
 import os
@@ -20,12 +20,12 @@ MAX_WORD_BYTES = 4096
 
 
 def is_binary(path: str | os.PathLike[str]) -> bool:
-    """Whether a file is named as word2vec's binary format is."""
+    """Whether a file is in word2vec's binary format, by its suffix."""
     return os.fspath(path).endswith(".bin")
 
 
 def read_vectors(path: str | os.PathLike[str]) -> tuple[list[str], Array]:
-    """The words of a file, and their vectors (words, D); of a word that comes twice the first."""
+    """The words of a file, and their vectors (words, D); the first vector of a repeated word."""
     name = os.fspath(path)
     rows = _binary(name) if is_binary(name) else _text(name)
     words: dict[str, int] = {}
@@ -40,7 +40,7 @@ def read_vectors(path: str | os.PathLike[str]) -> tuple[list[str], Array]:
 
 
 def _text(name: str) -> Iterator[tuple[str, Array]]:
-    """A word and its numbers on each line; word2vec's first line says how many there are."""
+    """A word and its vector on each line; word2vec has a header line with count and dimension."""
     dim = 0
     for number, line in enumerate(_lines(name), 1):
         if not line.strip():
@@ -50,7 +50,7 @@ def _text(name: str) -> Iterator[tuple[str, Array]]:
             dim = int(parts[1])
             continue
         dim = dim or len(parts) - 1
-        # a word may have blanks inside, as some of GloVe's have
+        # some words of GloVe's contain blanks
         word, numbers = " ".join(parts[:-dim]), parts[-dim:]
         if not word or not 0 < dim <= MAX_DIM or len(numbers) != dim:
             raise DataError(
@@ -67,15 +67,15 @@ def _text(name: str) -> Iterator[tuple[str, Array]]:
 
 
 def _binary(name: str) -> Iterator[tuple[str, Array]]:
-    """How many words and numbers, then each word, a blank and its numbers, in 32 bits each."""
+    """A header line with count and dimension; then each word, a blank, and its float32 vector."""
     try:
         with Path(name).open("rb") as file:
-            left = os.fstat(file.fileno()).st_size
+            size = os.fstat(file.fileno()).st_size
             header = file.readline(64).split()
             if len(header) != 2 or not all(part.isdigit() for part in header):
                 raise DataError(f"{name}: not a binary word2vec file: its first line has no sizes")
             count, dim = map(int, header)
-            if count > MAX_WORDS or not 0 < dim <= MAX_DIM or count * 4 * dim > left:
+            if count > MAX_WORDS or not 0 < dim <= MAX_DIM or count * 4 * dim > size:
                 raise DataError(f"{name}: {count:,} vectors of {dim:,} numbers are not in the file")
             for number in range(1, count + 1):
                 word = _word(file)
@@ -91,18 +91,18 @@ def _binary(name: str) -> Iterator[tuple[str, Array]]:
 
 
 def _word(file: BinaryIO) -> str | None:
-    """What stands before the next blank; None where there is no end to it."""
-    found = bytearray()
+    """The bytes up to the next blank, as text; None if there are too many, or the file ends."""
+    word = bytearray()
     while (byte := file.read(1)) != b" ":
-        if not byte or len(found) > MAX_WORD_BYTES:
+        if not byte or len(word) > MAX_WORD_BYTES:
             return None
-        if byte != b"\n":  # between two words, by some writers
-            found += byte
-    return found.decode(errors="replace")
+        if byte != b"\n":  # which some writers put after a vector
+            word += byte
+    return word.decode(errors="replace")
 
 
 def write_vectors(path: Path, words: Sequence[str], vectors: Array) -> None:
-    """Write word2vec's format: the binary one where the name ends with .bin, else text."""
+    """Write word vectors in word2vec's format: binary if the name ends in .bin, else text."""
     binary = is_binary(path)
     with path.open("wb") as file:
         file.write(f"{len(words)} {vectors.shape[1]}\n".encode())
@@ -119,7 +119,7 @@ def write_vectors(path: Path, words: Sequence[str], vectors: Array) -> None:
 
 @dataclass(frozen=True)
 class Analogies:
-    """Questions: a is to b as c is to d, in sections."""
+    """Analogy questions, "a is to b as c is to d", in sections."""
 
     name: str
     questions: list[tuple[str, str, str, str]] = field(default_factory=list)
@@ -128,7 +128,7 @@ class Analogies:
 
 @dataclass(frozen=True)
 class Similarities:
-    """Pairs of words, and how alike people find them."""
+    """Pairs of words with human judgements of their similarity."""
 
     name: str
     pairs: list[tuple[str, str]] = field(default_factory=list)
@@ -136,26 +136,26 @@ class Similarities:
 
 
 def read_tests(data: Sequence[Any]) -> list[Analogies | Similarities]:
-    """The tests of word vectors in these files; none if they are text."""
-    found = [read_test(one) for one in data if isinstance(one, str | os.PathLike)]
-    tests = [test for test in found if test is not None]
+    """The tests of word vectors in these files; empty if they are text."""
+    results = [read_test(path) for path in data if isinstance(path, str | os.PathLike)]
+    tests = [test for test in results if test is not None]
     if tests and len(tests) < len(data):
         raise ConfigError("some of these files are tests of word vectors, and some are text")
     return tests
 
 
 def read_test(path: str | os.PathLike[str]) -> Analogies | Similarities | None:
-    """The test of word vectors that a file holds; None if it holds something else.
+    """The test of word vectors in a file; None if it holds something else.
 
-    Questions stand in sections that begin with ": name", as word2vec's do; pairs are two words and
-    a number between tabs, after a header or without one.
+    Analogies are in word2vec's format: sections begin with ": name". Similarities have two words
+    and a number separated by tabs, with or without a header.
     """
     name = os.fspath(path)
     first = next((line for line in _lines(name) if line.strip()), "")
     if first.startswith(":"):
         return _analogies(name)
-    numbers = [row for _, row in zip(range(3), _lines(name), strict=False)]
-    if len(first.split("\t")) == 3 and any(_number(row.split("\t")[-1]) for row in numbers):
+    head = [row for _, row in zip(range(3), _lines(name), strict=False)]
+    if len(first.split("\t")) == 3 and any(_number(row.split("\t")[-1]) for row in head):
         return _similarities(name)
     return None
 

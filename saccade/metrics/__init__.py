@@ -1,4 +1,4 @@
-"""Lists of guesses and of right answers to numbers, in percent."""
+"""Metrics: lists of predictions and of gold answers to scores, in percent."""
 
 from saccade.metrics.captions import caption_bleu, cider
 from saccade.metrics.labels import accuracy, is_bio, macro_f1, per_label, span_f1

@@ -1,7 +1,7 @@
-"""How near captions are to their references, as the captioning field measures it.
+"""Metrics of captions: BLEU-1 to BLEU-4 and CIDEr-D.
 
-Protocol of both metrics: texts are lower-cased and cut as sacrebleu's 13a cuts them, and tokens
-without a letter or a digit (punctuation) are left out, as coco-caption's tokenizer leaves them out.
+For both, texts are lower-cased and tokenized by sacrebleu's 13a, and tokens without a letter or a
+digit (punctuation) are left out, as by coco-caption's tokenizer.
 """
 
 from collections import Counter
@@ -12,20 +12,20 @@ from math import exp, log
 from saccade.metrics.text import check_references, streams
 
 ORDERS = 4  # n-grams of one to four words
-SIGMA = 6.0  # of the penalty of a difference in length, in words
+SIGMA = 6.0  # of the Gaussian penalty for a difference in length, in words
 
 Ngrams = Counter[tuple[str, ...]]
 Weights = dict[tuple[str, ...], float]
 
 
 def scores(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float]:
-    """All of them, by name."""
+    """All metrics of captions, by name."""
     orders = enumerate(caption_bleu(hypotheses, references), 1)
     return {f"bleu_{n}": value for n, value in orders} | {"cider": cider(hypotheses, references)}
 
 
 def caption_bleu(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> list[float]:
-    """Corpus BLEU-1 to BLEU-4, 0 to 100, without smoothing; of references the closest in length.
+    """Corpus BLEU-1 to BLEU-4, 0 to 100, without smoothing; closest reference length.
 
     Papineni et al. 2002, aclanthology.org/P02-1040; the counts are sacrebleu's.
     """
@@ -33,50 +33,51 @@ def caption_bleu(hypotheses: Sequence[str], references: Sequence[Sequence[str]])
 
     check_references(hypotheses, references)
     metric = BLEU(tokenize="none", smooth_method="none", force=True, max_ngram_order=ORDERS)
-    cut = [" ".join(words_of(text)) for text in hypotheses]
+    tokenized = [" ".join(words_of(text)) for text in hypotheses]
     accepted = [[" ".join(words_of(text)) for text in texts] for texts in references]
-    counted = metric.corpus_score(cut, streams(accepted))
-    found, product = [], 1.0
+    counted = metric.corpus_score(tokenized, streams(accepted))
+    bleus, product = [], 1.0
     for order, precision in enumerate(counted.precisions, 1):
         product *= precision / 100
-        found.append(100 * counted.bp * product ** (1 / order))
-    return found
+        bleus.append(100 * counted.bp * product ** (1 / order))
+    return bleus
 
 
 def cider(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> float:
-    """CIDEr-D times 100, as tables of results give it: 0 to 1000; n-grams weighed by their rarity.
+    """CIDEr-D times 100, as usual in papers: 0 to 1000.
 
-    How rare an n-gram is, is counted in the references of all items: of one item alone every
-    n-gram is in all, and the score is 0.     Vedantam et al. 2015, arxiv.org/abs/1411.5726
+    Document frequencies are those of the references of all items, so that the score of a single
+    item is 0.     Vedantam et al. 2015, arxiv.org/abs/1411.5726
     """
     return sum(cider_of_each(hypotheses, references)) / len(hypotheses)
 
 
 def cider_of_each(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> list[float]:
-    """The same of each item, with the rarity of n-grams in the references of all."""
+    """CIDEr-D of each item, with document frequencies from the references of all."""
     check_references(hypotheses, references)
     accepted = [[ngrams_of(text) for text in texts] for texts in references]
-    found_in = Counter(ngram for texts in accepted for ngram in set().union(*texts))
-    rarity = {ngram: log(len(references) / count) for ngram, count in found_in.items()}
-    unseen, found = log(len(references)), []
+    document_counts = Counter(ngram for texts in accepted for ngram in set().union(*texts))
+    idf = {ngram: log(len(references) / count) for ngram, count in document_counts.items()}
+    unseen_idf, values = log(len(references)), []
     for text, texts in zip(hypotheses, accepted, strict=True):
         ours = ngrams_of(text)
-        each = (_similarity(ours, theirs, rarity, unseen) for theirs in texts)
-        found.append(1000 * sum(each) / len(texts))
-    return found
+        similarities = (_similarity(ours, theirs, idf, unseen_idf) for theirs in texts)
+        values.append(1000 * sum(similarities) / len(texts))
+    return values
 
 
-def _similarity(ours: Ngrams, theirs: Ngrams, rarity: Weights, unseen: float) -> float:
-    """The mean over orders of the cosine of two texts, 0 to 1; repeated n-grams gain nothing."""
+def _similarity(ours: Ngrams, theirs: Ngrams, idf: Weights, unseen_idf: float) -> float:
+    """The mean over orders of the tf-idf cosine of two texts, 0 to 1, with clipped counts and a
+    length penalty."""
     products, squares, others = [0.0] * ORDERS, [0.0] * ORDERS, [0.0] * ORDERS
     for ngram, count in ours.items():
-        weight = count * rarity.get(ngram, unseen)
-        other = theirs[ngram] * rarity.get(ngram, unseen)
+        weight = count * idf.get(ngram, unseen_idf)
+        other = theirs[ngram] * idf.get(ngram, unseen_idf)
         products[len(ngram) - 1] += min(weight, other) * other
         squares[len(ngram) - 1] += weight**2
     for ngram, count in theirs.items():
-        others[len(ngram) - 1] += (count * rarity[ngram]) ** 2
-    lengths = [sum(n for ngram, n in some.items() if len(ngram) == 1) for some in (ours, theirs)]
+        others[len(ngram) - 1] += (count * idf[ngram]) ** 2
+    lengths = [sum(n for ngram, n in text.items() if len(ngram) == 1) for text in (ours, theirs)]
     penalty = exp(-((lengths[0] - lengths[1]) ** 2) / (2 * SIGMA**2))
     cosines = (
         product / (square * other) ** 0.5 if square and other else 0.0
@@ -86,7 +87,7 @@ def _similarity(ours: Ngrams, theirs: Ngrams, rarity: Weights, unseen: float) ->
 
 
 def ngrams_of(text: str) -> Ngrams:
-    """How often each n-gram of one to four words is in a text."""
+    """The counts of a text's n-grams of one to four words."""
     words = words_of(text)
     return Counter(
         tuple(words[i : i + n]) for n in range(1, ORDERS + 1) for i in range(len(words) - n + 1)
@@ -94,9 +95,9 @@ def ngrams_of(text: str) -> Ngrams:
 
 
 def words_of(text: str) -> list[str]:
-    """The words that count."""
-    cut = _tokenizer()(text.lower())
-    return [word for word in cut.split() if any(map(str.isalnum, word))]
+    """The tokens of a text, without punctuation."""
+    tokenized = _tokenizer()(text.lower())
+    return [word for word in tokenized.split() if any(map(str.isalnum, word))]
 
 
 @cache

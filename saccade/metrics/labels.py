@@ -1,4 +1,4 @@
-"""How many labels, and how many spans of BIO labels, are right. All are percentages."""
+"""Metrics of labels, and of spans of BIO labels, in percent."""
 
 import re
 from collections import Counter
@@ -11,7 +11,7 @@ from saccade.errors import DataError
 
 
 class Score(NamedTuple):
-    """How one label fares: of its guesses, and of its occurrences, how many are right."""
+    """Precision, recall and F1 of one label."""
 
     precision: float
     recall: float
@@ -20,13 +20,13 @@ class Score(NamedTuple):
 
 
 def accuracy(gold: Sequence[str], guess: Sequence[str]) -> float:
-    """The percentage of right guesses."""
+    """The percentage of correct guesses."""
     _check(gold, guess)
     return 100 * sum(a == b for a, b in zip(gold, guess, strict=True)) / len(gold)
 
 
 def per_label(gold: Sequence[str], guess: Sequence[str]) -> dict[str, Score]:
-    """The scores of every label that occurs in either; 0 where there is nothing to divide by."""
+    """The scores of every label that occurs in either; 0 where the divisor is 0."""
     _check(gold, guess)
     right = Counter(a for a, b in zip(gold, guess, strict=True) if a == b)
     wanted, given = Counter(gold), Counter(guess)
@@ -37,13 +37,13 @@ def per_label(gold: Sequence[str], guess: Sequence[str]) -> dict[str, Score]:
 
 
 def macro_f1(gold: Sequence[str], guess: Sequence[str]) -> float:
-    """The mean F1 of the labels that occur in either: rare ones weigh as much as frequent ones."""
+    """The mean F1 of the labels that occur in either, unweighted."""
     scores = per_label(gold, guess)
     return sum(score.f1 for score in scores.values()) / len(scores)
 
 
 def f1_of_two(labels: Sequence[str], gold: Sequence[str], guess: Sequence[str]) -> dict[str, float]:
-    """The F1 of each label where there are two; nothing where there are more."""
+    """The F1 of each label if there are two; else empty."""
     if len(labels) != 2:
         return {}
     scores = per_label(gold, guess)
@@ -51,24 +51,24 @@ def f1_of_two(labels: Sequence[str], gold: Sequence[str], guess: Sequence[str]) 
 
 
 def matthews(gold: Sequence[str], guess: Sequence[str]) -> float:
-    """The correlation of guesses and gold, times 100: 0 for one answer to all, however common.
+    """The Matthews correlation coefficient, times 100: 0 for a constant guess.
 
-    Of two labels it is Matthews' coefficient, of more Gorodkin's (2004).
+    With more than two labels it is Gorodkin's generalisation (2004).
     """
     _check(gold, guess)
     n, right = len(gold), sum(a == b for a, b in zip(gold, guess, strict=True))
     wanted, given = Counter(gold), Counter(guess)
-    together = sum(count * given[label] for label, count in wanted.items())
+    product = sum(count * given[label] for label, count in wanted.items())
     spread = [n * n - sum(c * c for c in counts.values()) for counts in (wanted, given)]
-    return 100 * (n * right - together) / sqrt(spread[0] * spread[1]) if all(spread) else 0.0
+    return 100 * (n * right - product) / sqrt(spread[0] * spread[1]) if all(spread) else 0.0
 
 
 def span_f1(
     gold_tags: Sequence[Sequence[str]], guess_tags: Sequence[Sequence[str]]
 ) -> tuple[float, float, float]:
-    """Precision, recall and F1 of whole spans in sentences of BIO tags, as conlleval counts them.
+    """Precision, recall and F1 of spans in sentences of BIO tags, as by conlleval.
 
-    Unlike conlleval's, they are 100 where there is no span in either.
+    Unlike conlleval's, they are 100 where neither side has a span.
     """
     _check(gold_tags, guess_tags)
     right = given = wanted = 0
@@ -89,10 +89,10 @@ def is_bio(labels: Iterable[str]) -> bool:
 
 
 def spans_of(tags: Sequence[str]) -> set[tuple[int, int, str]]:
-    """The (start, end, type) of each span. An I- after O or after another type begins one, too."""
+    """The (start, end, type) of each span; an I- after O or after another type begins one, too."""
     spans = set()
     start = 0
-    inside: str | None = None  # the type of the span we are in
+    inside: str | None = None  # the type of the current span
     for i, tag in enumerate(chain(tags, ["O"])):
         mark, _, kind = tag.partition("-")
         now = kind if mark in ("B", "I") else None

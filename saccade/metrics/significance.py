@@ -1,7 +1,8 @@
-"""Is one system better than another, or is it chance? Tests on the same lines, line by line paired.
+"""Paired significance tests of two systems on the same lines.
 
-All take `Statistics` of both systems on the same lines. What varies is the lines: a small p says
-that other lines of the same kind would show the difference too, not that another training would.
+They take the `Statistics` of both systems on the same lines, and model the choice of lines: a small
+p says that other lines of the same kind would show the difference too, not that other training runs
+would.
 """
 
 from math import exp, lgamma, log
@@ -13,24 +14,24 @@ from saccade.errors import DataError
 from saccade.metrics.statistics import Array, Statistics
 
 SAMPLES = 2000
-LEVEL = 0.05  # below which a difference counts
-MAX_WEIGHTS = 1 << 22  # numbers drawn at once
+LEVEL = 0.05  # of significance
+MAX_WEIGHTS = 1 << 22  # random numbers in one chunk
 
 
 class Paired(NamedTuple):
-    """Two systems under one metric."""
+    """Two systems compared by one metric."""
 
     first: float
     second: float
-    difference: float  # second less first
-    low: float  # of the difference, the interval in which 95 % of the bootstrap's lie
+    difference: float  # second - first
+    low: float  # of the bootstrap's 95 % interval of the difference
     high: float
     bootstrap_p: float
     randomisation_p: float
 
     @property
     def differs(self) -> bool:
-        """Whether a difference as large is rarer than one in twenty where there is none."""
+        """Whether the difference is significant, by randomisation."""
         return self.randomisation_p < LEVEL
 
 
@@ -44,57 +45,57 @@ def compare(first: Statistics, second: Statistics, samples: int = SAMPLES, seed:
         raise DataError("nothing to compare: there are no lines")
     scores = first.score, second.score
     difference = scores[1] - scores[0]
-    drawn = bootstrap(first, second, samples, seed)
-    low, high = np.percentile(drawn, [2.5, 97.5])
+    resampled = bootstrap(first, second, samples, seed)
+    low, high = np.percentile(resampled, [2.5, 97.5])
     return Paired(
         *scores,
         difference,
         float(low),
         float(high),
-        p_value(drawn - drawn.mean(), difference),
+        p_value(resampled - resampled.mean(), difference),
         p_value(randomisation(first, second, samples, seed + 1), difference),
     )
 
 
 def p_value(chance: Array, difference: float) -> float:
-    """How often chance makes as large a difference, with one more for what was seen itself."""
-    edge = abs(difference) * (1 - 1e-9) - 1e-12  # equal sums may differ in their last bits
-    return float((1 + (np.abs(chance) >= edge).sum()) / (1 + len(chance)))
+    """The share of chance differences that are as large, with the observed one added to both."""
+    threshold = abs(difference) * (1 - 1e-9) - 1e-12  # equal sums may differ in their last bits
+    return float((1 + (np.abs(chance) >= threshold).sum()) / (1 + len(chance)))
 
 
 def bootstrap(first: Statistics, second: Statistics, samples: int, seed: int) -> Array:
-    """The differences on so many samples of the lines, drawn with replacement.
+    """The differences on `samples` resamples of the lines, drawn with replacement.
 
     Koehn 2004, aclanthology.org/W04-3250
     """
-    n, rng, found = len(first.rows), np.random.default_rng(seed), []
+    n, rng, differences = len(first.rows), np.random.default_rng(seed), []
     for size in _sizes(samples, n):
         weights = rng.multinomial(n, np.full(n, 1 / n), size).astype(float)  # (size, n)
-        found.append(second.value(weights @ second.rows) - first.value(weights @ first.rows))
-    return np.concatenate(found)
+        differences.append(second.value(weights @ second.rows) - first.value(weights @ first.rows))
+    return np.concatenate(differences)
 
 
 def randomisation(first: Statistics, second: Statistics, samples: int, seed: int) -> Array:
-    """The differences when it is drawn anew for each line which system said what.
+    """The differences when the systems' outputs are swapped at random, line by line.
 
     Noreen 1989; Riezler & Maxwell 2005, aclanthology.org/W05-0908
     """
-    n, rng, found = len(first.rows), np.random.default_rng(seed), []
+    n, rng, differences = len(first.rows), np.random.default_rng(seed), []
     total, change = first.rows.sum(0), second.rows - first.rows
     for size in _sizes(samples, n):
-        moved = rng.integers(0, 2, (size, n)).astype(float) @ change
-        found.append(first.value(second.rows.sum(0) - moved) - first.value(total + moved))
-    return np.concatenate(found)
+        swapped = rng.integers(0, 2, (size, n)).astype(float) @ change
+        differences.append(first.value(second.rows.sum(0) - swapped) - first.value(total + swapped))
+    return np.concatenate(differences)
 
 
 def _sizes(samples: int, n: int) -> list[int]:
-    """The samples in parts that fit into memory."""
+    """The number of samples in each chunk that fits into memory."""
     each = max(1, min(samples, MAX_WEIGHTS // max(n, 1)))
     return [min(each, samples - start) for start in range(0, samples, each)]
 
 
 class McNemar(NamedTuple):
-    """On how many items only the first, and only the second system is right, and how likely."""
+    """The number of items that only one of two systems gets right, and the p-value."""
 
     only_first: int
     only_second: int
@@ -104,11 +105,11 @@ class McNemar(NamedTuple):
 def mcnemar(first: Any, second: Any) -> McNemar:
     """The exact test of two systems that are right or wrong on the same items.
 
-    McNemar 1947: where they do not differ, each of the items on which one alone is right is as
-    likely the one's as the other's.
+    McNemar 1947: under the null hypothesis, either system is equally likely to be the one that is
+    right.
     """
-    one, other = np.asarray(first, bool), np.asarray(second, bool)
-    only_first, only_second = int((one & ~other).sum()), int((other & ~one).sum())
+    a, b = np.asarray(first, bool), np.asarray(second, bool)
+    only_first, only_second = int((a & ~b).sum()), int((b & ~a).sum())
     n, least = only_first + only_second, min(only_first, only_second)
     tail = sum(
         exp(lgamma(n + 1) - lgamma(i + 1) - lgamma(n - i + 1) - n * log(2))

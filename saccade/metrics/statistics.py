@@ -1,7 +1,7 @@
-"""Metrics as sums over lines: what each line adds, and the metric of a sum.
+"""Metrics as sufficient statistics: what each line adds, and the metric of a sum.
 
-Every metric here is a function of sums: BLEU of n-gram counts, an error rate of edits and lengths,
-a mean of values and ones. So the metric of any sample of lines is found without reading it again.
+Every metric here is a function of sums over lines: BLEU of n-gram counts, an error rate of edits
+and lengths, a mean of values and ones. So the metric of any resample of lines is cheap.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ Value = Callable[[Array], Array]  # sums (m, k) -> the metric of each (m,)
 
 
 class Statistics(NamedTuple):
-    """What each line adds (n, k), the metric of sums of it, and whether more is better."""
+    """Statistics of each line (n, k), the metric of their sums, and whether higher is better."""
 
     rows: Array
     value: Value
@@ -38,13 +38,13 @@ def mean_of(values: Sequence[float], higher: bool = True) -> Statistics:
 
 
 def ratio(above: Any, below: Any, factor: float = 100.0, higher: bool = True) -> Statistics:
-    """A sum over a sum of counts, of which none is as good as one."""
+    """A sum over a sum of counts, which is at least 1 so that it can divide."""
     rows = np.stack([np.asarray(above, float), np.asarray(below, float)], 1)
     return Statistics(rows, lambda sums: factor * sums[:, 0] / np.maximum(sums[:, 1], 1), higher)
 
 
 def f1(counts: Sequence[tuple[int, int, int]]) -> Statistics:
-    """F1 in percent of lines that have so many (right, guessed, wanted)."""
+    """F1 in percent, from each line's counts of (right, guessed, gold)."""
 
     def value(sums: Array) -> Array:
         return np.asarray(200 * sums[:, 0] / np.maximum(sums[:, 1] + sums[:, 2], 1e-12))
@@ -53,21 +53,21 @@ def f1(counts: Sequence[tuple[int, int, int]]) -> Statistics:
 
 
 def macro_f1(gold: Sequence[Sequence[str]], guess: Sequence[Sequence[str]]) -> Statistics:
-    """The mean F1 of labels that occur, in percent; a line has one or several."""
+    """The mean F1 of the labels that occur, in percent; a line has one or several labels."""
     names = sorted({label for row in (*gold, *guess) for label in row})
     index = {name: i for i, name in enumerate(names)}
     rows = np.zeros((len(gold), len(names), 3))
-    for n, (right, said) in enumerate(zip(gold, guess, strict=True)):
-        for a, b in zip(right, said, strict=True):
+    for n, (gold_row, guess_row) in enumerate(zip(gold, guess, strict=True)):
+        for a, b in zip(gold_row, guess_row, strict=True):
             rows[n, index[a], 0] += a == b
             rows[n, index[b], 1] += 1
             rows[n, index[a], 2] += 1
 
     def value(sums: Array) -> Array:
-        each = sums.reshape(len(sums), -1, 3)
-        given = each[..., 1] + each[..., 2]
-        scores = np.where(given > 0, 200 * each[..., 0] / np.maximum(given, 1), 0.0)
-        return np.asarray(scores.sum(1) / np.maximum((given > 0).sum(1), 1))
+        counts = sums.reshape(len(sums), -1, 3)
+        occurs = counts[..., 1] + counts[..., 2]
+        scores = np.where(occurs > 0, 200 * counts[..., 0] / np.maximum(occurs, 1), 0.0)
+        return np.asarray(scores.sum(1) / np.maximum((occurs > 0).sum(1), 1))
 
     return Statistics(rows.reshape(len(gold), -1), value)
 
@@ -75,15 +75,15 @@ def macro_f1(gold: Sequence[Sequence[str]], guess: Sequence[Sequence[str]]) -> S
 def span_f1(gold: Sequence[Sequence[str]], guess: Sequence[Sequence[str]]) -> Statistics:
     """F1 of whole spans of BIO labels; 100 where there is no span in either."""
     counts = []
-    for right, said in zip(gold, guess, strict=True):
-        ours, theirs = spans_of(said), spans_of(right)
+    for gold_row, guess_row in zip(gold, guess, strict=True):
+        ours, theirs = spans_of(guess_row), spans_of(gold_row)
         counts.append((len(ours & theirs), len(ours), len(theirs)))
-    some = f1(counts)
-    return some._replace(value=lambda sums: np.where(sums[:, 1:].any(1), some.value(sums), 100.0))
+    spans = f1(counts)
+    return spans._replace(value=lambda sums: np.where(sums[:, 1:].any(1), spans.value(sums), 100.0))
 
 
 def perplexity(log_probs: Sequence[float], tokens: Sequence[int]) -> Statistics:
-    """exp(-log p a token)."""
+    """exp of the mean -log p per token."""
     rows = np.stack([np.asarray(log_probs, float), np.asarray(tokens, float)], 1)
     return Statistics(
         rows, lambda sums: np.exp(np.minimum(-sums[:, 0] / np.maximum(sums[:, 1], 1), 100.0)), False
@@ -91,7 +91,7 @@ def perplexity(log_probs: Sequence[float], tokens: Sequence[int]) -> Statistics:
 
 
 def root(squares: Any, counts: Any) -> Statistics:
-    """The root of a mean of squares."""
+    """A root mean square."""
     inner = ratio(squares, counts, 1.0, False)
     return inner._replace(value=lambda sums: np.sqrt(inner.value(sums)))
 
@@ -140,11 +140,11 @@ def of_texts(
 
 
 def of_sacrebleu(metric: Any, texts: Sequence[str], gold: Sequence[Sequence[str]]) -> Statistics:
-    """Those of a metric of sacrebleu, which is a function of sums as well."""
+    """The statistics of a metric of sacrebleu, which is a function of sums as well."""
     rows = np.array(metric._extract_corpus_statistics(texts, streams(gold)), float)
 
     def value(sums: Array) -> Array:
-        return np.array([metric._compute_score_from_stats(one.tolist()).score for one in sums])
+        return np.array([metric._compute_score_from_stats(row.tolist()).score for row in sums])
 
     return Statistics(rows, value)
 
@@ -156,26 +156,26 @@ def of_caption_bleu(order: int, texts: Sequence[str], gold: Sequence[Sequence[st
     metric = BLEU(
         tokenize="none", smooth_method="none", force=True, max_ngram_order=captions.ORDERS
     )
-    cut = [" ".join(captions.words_of(text)) for text in texts]
-    accepted = [[" ".join(captions.words_of(text)) for text in some] for some in gold]
-    found = of_sacrebleu(metric, cut, accepted)
+    tokenized = [" ".join(captions.words_of(text)) for text in texts]
+    accepted = [[" ".join(captions.words_of(text)) for text in row] for row in gold]
+    statistics = of_sacrebleu(metric, tokenized, accepted)
 
     def value(sums: Array) -> Array:
         scores = []
-        for one in sums:
-            counted = metric._compute_score_from_stats(one.tolist())
+        for row in sums:
+            counted = metric._compute_score_from_stats(row.tolist())
             product = float(np.prod(np.array(counted.precisions[:order]) / 100))
             scores.append(100 * counted.bp * product ** (1 / order))
         return np.array(scores)
 
-    return found._replace(value=value)
+    return statistics._replace(value=value)
 
 
 def _edits(text: str, accepted: Sequence[str], unit: str) -> tuple[int, int]:
     """Edits to the closest reference, and its length: see `text.token_error_rate`."""
-    cut: Callable[[str], Sequence[str]] = str.split if unit == "token" else str
-    ours = cut(text)
+    split: Callable[[str], Sequence[str]] = str.split if unit == "token" else str
+    ours = split(text)
     distance, shortness = min(
-        (Levenshtein.distance(ours, ref), -len(ref)) for ref in map(cut, accepted)
+        (Levenshtein.distance(ours, ref), -len(ref)) for ref in map(split, accepted)
     )
     return distance, -shortness

@@ -1,6 +1,6 @@
-"""How near generated texts are to their references, of which each may have several.
+"""Metrics of generated texts, each with one or more references.
 
-sacrebleu is imported where it is used: few predictions need it, and all would wait for it.
+sacrebleu is imported where it is used, since importing it is slow.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ def bleu(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> floa
     from sacrebleu.metrics.bleu import BLEU
 
     check_references(hypotheses, references)
-    # force: do not warn that a text looks tokenized; whoever trains on such text has chosen it.
+    # force: no warning that a text looks tokenized, which may be on purpose
     return float(BLEU(force=True).corpus_score(hypotheses, streams(references)).score)
 
 
@@ -30,7 +30,7 @@ def chrf(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> floa
 
 
 def streams(references: Sequence[Sequence[str]]) -> list[list[Any]]:
-    """All first references, all second ones ...; None for a lack, as sacrebleu wants it."""
+    """All first references, all second ones ...; None for missing ones, as sacrebleu expects."""
     return [list(stream) for stream in zip_longest(*references)]
 
 
@@ -54,38 +54,38 @@ def token_error_rate(
     references: Sequence[Sequence[str]],
     unit: Literal["token", "char"] = "token",
 ) -> float:
-    """Edits for every 100 tokens, or characters, of the reference: Levenshtein, over the corpus.
+    """Levenshtein edits per 100 tokens, or characters, of the reference, over the corpus.
 
-    Each hypothesis is held against its closest reference, the longest of equally close ones; tokens
-    are what whitespace separates. With tokens that are words it is the word error rate of speech
-    recognition. Above 100 where hypotheses are far too long.
+    Each hypothesis is compared with its closest reference, the longest of equally close ones;
+    tokens are separated by whitespace. If they are words, it is the word error rate of speech
+    recognition. It exceeds 100 where hypotheses are far too long.
     """
     check_references(hypotheses, references)
-    cut: Callable[[str], Sequence[str]] = str.split if unit == "token" else str
+    split: Callable[[str], Sequence[str]] = str.split if unit == "token" else str
     edits = length = 0
     for guess, accepted in zip(hypotheses, references, strict=True):
-        ours, theirs = cut(guess), map(cut, accepted)
+        ours, theirs = split(guess), map(split, accepted)
         distance, shortness = min((Levenshtein.distance(ours, ref), -len(ref)) for ref in theirs)
         edits += distance
         length -= shortness
-    return 100 * edits / max(length, 1)  # of references that are all empty: 100 for each edit
+    return 100 * edits / max(length, 1)  # if all references are empty, 100 for each edit
 
 
 def distinct(texts: Sequence[str], n: int) -> float:
-    """How many different n-grams of words texts have, for every 100 that they have (distinct-n).
+    """distinct-n: the percentage of distinct n-grams among the n-grams of all texts.
 
-    Low where a model says the same to everybody. Li et al. 2016, arxiv.org/abs/1510.03055
+    Low where a model's outputs are repetitive. Li et al. 2016, arxiv.org/abs/1510.03055
     """
     rows = [text.split() for text in texts]
-    found = [tuple(row[i : i + n]) for row in rows for i in range(len(row) - n + 1)]
-    return 100 * len(set(found)) / max(len(found), 1)
+    ngrams = [tuple(row[i : i + n]) for row in rows for i in range(len(row) - n + 1)]
+    return 100 * len(set(ngrams)) / max(len(ngrams), 1)
 
 
 Similarity = Callable[[str, Sequence[str]], list[float]]
 
 
 def similarity(metric: str, unit: Literal["char", "token"] = "token") -> Similarity:
-    """How near one text is to each of others, by the sentence: chrf, bleu, or 100 less an error."""
+    """The sentence-level similarity of a text to each of others: chrf, bleu, or 100 - error."""
     match metric:
         case "chrf":
             from sacrebleu.metrics.chrf import CHRF
@@ -94,8 +94,7 @@ def similarity(metric: str, unit: Literal["char", "token"] = "token") -> Similar
             return lambda text, others: [
                 float(chrf_one.sentence_score(text, [other]).score) for other in others
             ]
-        # a sentence has too few 4-grams to do without smoothing; CIDEr is of a corpus, not of one,
-        # and a perplexity of a model
+        # effective_order: a sentence may have no 4-grams; BLEU stands in for the other metrics here
         case "bleu" | "cider" | "rouge" | "token_f1" | "bracket_f1" | "perplexity":
             from sacrebleu.metrics.bleu import BLEU
 
@@ -121,7 +120,6 @@ def check_references(hypotheses: Sequence[str], references: Sequence[Sequence[st
     if not hypotheses:
         raise DataError("nothing to score: there are no hypotheses")
     for number, accepted in enumerate(references, start=1):
-        if not accepted or isinstance(
-            accepted, str
-        ):  # a string is a sequence of strings, but none of ours
+        # a str is a Sequence[str], too
+        if not accepted or isinstance(accepted, str):
             raise DataError(f"item {number}: expected a list of one or more references")

@@ -1,8 +1,8 @@
-"""Tokenizers that came with a published model: what HF `tokenizers` makes of its tokenizer.json.
+"""Tokenizers of published models, run by HF `tokenizers` from their tokenizer.json.
 
-Its pieces, its way of cutting text and the marks that its model expects around a text all stay as
-they were. The file may be a stranger's: only parts are used that published tokenizers have, of
-bounded size, and no pattern but the few that they share.
+Pieces, pre-tokenization and the special tokens around a text stay as published. The file is
+untrusted: only parts that published tokenizers have are permitted, of bounded size, and only a few
+known regular expressions.
 """
 
 import json
@@ -25,10 +25,10 @@ from saccade.text.tokenizers import (
 from saccade.text.vocab import Inventory, Specials
 
 MAX_VOCABULARY = 1 << 20
-MAX_NODES = 1 << 20  # of the tree of a unigram model
+MAX_NODES = 1 << 20  # of the trie of a unigram model
 MAX_PARTS = 64  # of a normalizer, pre-tokenizer or decoder
 MAX_CHARSMAP_CHARACTERS = 1 << 22
-# Patterns are matched by backtracking, so a stranger's could take for ever: these do not.
+# Regular expressions backtrack, so an untrusted one could take exponential time: these do not.
 KNOWN_PATTERNS = {
     r" {2,}",
     r"\s+",
@@ -59,9 +59,9 @@ KNOWN_MODELS = ("WordPiece", "BPE", "Unigram", "WordLevel")
 
 
 class Imported(Tokenizer):
-    """A published tokenizer, the ids of its marks, and the marks around a text.
+    """A published tokenizer, its special ids, and its frame.
 
-    A network may have more rows than the tokenizer has pieces: those are never read.
+    A network may have more embedding rows than the tokenizer has pieces: the rest are not used.
     """
 
     def __init__(
@@ -84,12 +84,12 @@ class Imported(Tokenizer):
             self._pieces[i] = piece
         self._known = set()
         self._dropped = {*dropped, *specials.ids}
-        marks = {*self._dropped, *frame.before, *frame.between, *frame.after, *frame.start}
-        if not all(0 <= i < config.size for i in marks):
+        special = {*self._dropped, *frame.before, *frame.between, *frame.after, *frame.start}
+        if not all(0 <= i < config.size for i in special):
             raise ValueError("a special token id is outside the vocabulary")
 
     def save(self, path: str | Path) -> None:
-        own = {
+        extra = {
             "specials": list(self.specials),
             "frame": {name: list(ids) for name, ids in self.frame._asdict().items()},
             "dropped": sorted(self._dropped),
@@ -97,26 +97,26 @@ class Imported(Tokenizer):
         content = {
             "saccade": self.config.model_dump(),
             "tokenizer": self._content,
-            "imported": own,
+            "imported": extra,
         }
         Path(path).write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
 
     @classmethod
     def restored(cls, config: c.Tokenizer, content: Mapping[str, Any]) -> Self:
-        """What `save` wrote; ValueError or worse if it is anything else."""
-        own = content["imported"]
-        *marks, sentinels = own["specials"]
-        numbers = [*marks, *sentinels, *own["dropped"], *chain(*own["frame"].values())]
-        if len(own["specials"]) != len(Specials._fields) or len(numbers) > MAX_VOCABULARY:
+        """The tokenizer that `save` wrote; ValueError, or an error of HF's, if it is invalid."""
+        extra = content["imported"]
+        *marks, sentinels = extra["specials"]
+        numbers = [*marks, *sentinels, *extra["dropped"], *chain(*extra["frame"].values())]
+        if len(extra["specials"]) != len(Specials._fields) or len(numbers) > MAX_VOCABULARY:
             raise ValueError("imported: malformed special token ids")
         if not all(i is None or type(i) is int for i in numbers):
             raise ValueError("imported: special token ids must be integers")
-        frame = Frame(**{name: tuple(ids) for name, ids in own["frame"].items()})
+        frame = Frame(**{name: tuple(ids) for name, ids in extra["frame"].items()})
         try:
             specials = Specials._make([*marks, tuple(sentinels)])
-            return cls(config, content["tokenizer"], specials, frame, own["dropped"])
+            return cls(config, content["tokenizer"], specials, frame, extra["dropped"])
         except BaseException as error:
-            raise _plain(error) from None
+            raise _as_value_error(error) from None
 
     def __len__(self) -> int:
         return self.config.size
@@ -127,7 +127,7 @@ class Imported(Tokenizer):
 
     @property
     def content(self) -> dict[str, Any]:
-        """The tokenizer.json that it was made of."""
+        """The content of its tokenizer.json."""
         return self._content
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
@@ -142,8 +142,8 @@ class Imported(Tokenizer):
         return [self._pieces[i] for i in ids]
 
 
-def _plain(error: BaseException) -> BaseException:
-    """An error of HF's own Rust code, which is no Exception, as one."""
+def _as_value_error(error: BaseException) -> BaseException:
+    """A panic of HF's Rust code, which is not an Exception, as a ValueError; others unchanged."""
     if type(error).__name__ == "PanicException":
         return ValueError(f"HF tokenizers cannot read it: {error}")
     return error
@@ -158,9 +158,9 @@ def imported(
     line: Sequence[int] = (),
     where: str = "tokenizer.json",
 ) -> Imported:
-    """A tokenizer of a tokenizer.json, for a network that has so many rows.
+    """The tokenizer of a tokenizer.json, for a network with so many embedding rows.
 
-    Its post-processor says which marks stand around a text; `start` are those before a target,
+    Its post-processor gives the special tokens around a source; `start` are those before a target,
     `line` those before the first token of a language model.
     """
     try:
@@ -185,28 +185,29 @@ PARTS = (
 
 
 def _frame(content: Mapping[str, Any], specials: Specials) -> Frame:
-    """The marks that the post-processor puts around one text, and between two."""
-    whole = hf.Tokenizer.from_str(json.dumps(content))
+    """The special tokens that the post-processor puts around one text, and between two."""
+    tokenizer = hf.Tokenizer.from_str(json.dumps(content))
     plain: list[int] = []
     for text in ("a", "the", "0", "."):
-        plain = plain or whole.encode(text, add_special_tokens=False).ids
+        plain = plain or tokenizer.encode(text, add_special_tokens=False).ids
         if plain:
             break
-    one, two = whole.encode(text).ids, whole.encode(text, text).ids
+    single, pair = tokenizer.encode(text).ids, tokenizer.encode(text, text).ids
     n = len(plain)
-    for begin in range(len(one) - n + 1):
-        before, after = one[:begin], one[begin + n :]
-        second = len(two) - len(after) - n
-        if one[begin : begin + n] == plain and two[begin : begin + n] == plain and second >= begin:
-            return Frame(tuple(before), tuple(two[begin + n : second]), tuple(after))
+    for begin in range(len(single) - n + 1):
+        before, after = single[:begin], single[begin + n :]
+        second = len(pair) - len(after) - n
+        fits = single[begin : begin + n] == plain == pair[begin : begin + n]
+        if fits and second >= begin:
+            return Frame(tuple(before), tuple(pair[begin + n : second]), tuple(after))
     return Frame((), (specials.sep,), (specials.eos,))
 
 
-# --- what a stranger may have written -------------------------------------------------------------
+# --- checks of untrusted files --------------------------------------------------------------------
 
 
 def vetted(content: Mapping[str, Any], rows: int) -> dict[str, Any]:
-    """A tokenizer.json without what is not needed; ValueError for what no published one has."""
+    """A tokenizer.json reduced to what is needed; ValueError for what no published one has."""
     model = content.get("model")
     if not isinstance(model, dict) or model.get("type", "BPE") not in KNOWN_MODELS:
         kind = model.get("type") if isinstance(model, dict) else model
@@ -251,7 +252,7 @@ def vetted(content: Mapping[str, Any], rows: int) -> dict[str, Any]:
 
 
 def _vet_part(part: Any, where: str, known: set[str], seen: list[str]) -> None:
-    """ValueError for a part of a tokenizer that is not known, or of too many parts."""
+    """ValueError for an unknown part of a tokenizer, or for too many parts."""
     if part is None:
         return
     kind = part.get("type") if isinstance(part, dict) else None
@@ -261,9 +262,9 @@ def _vet_part(part: Any, where: str, known: set[str], seen: list[str]) -> None:
     if len(seen) > MAX_PARTS:
         raise ValueError(f"{where}: more than {MAX_PARTS} parts")
     if kind == "Sequence":
-        for inner in (*part.values(),):
-            for one in inner if isinstance(inner, list) else ():
-                _vet_part(one, where, known, seen)
+        for inner in part.values():
+            for step in inner if isinstance(inner, list) else ():
+                _vet_part(step, where, known, seen)
     pattern = part.get("pattern")
     if isinstance(pattern, dict) and "Regex" in pattern and pattern["Regex"] not in KNOWN_PATTERNS:
         raise ValueError(f"{where}.pattern: {str(pattern['Regex'])[:60]!r} is not supported")

@@ -1,7 +1,7 @@
-"""Older files of published vocabularies as the tokenizer.json that they would have today.
+"""Converts older vocabulary files of published models to the content of a tokenizer.json.
 
-WordPiece's vocab.txt, byte-level BPE's vocab.json and merges.txt, and models of SentencePiece,
-which are Protocol Buffers: of these only the pieces, their scores and the normalisation are read.
+These are WordPiece's vocab.txt, byte-level BPE's vocab.json and merges.txt, and SentencePiece
+models (Protocol Buffers), of which only pieces, scores and normalisation are read.
 """
 
 import base64
@@ -10,13 +10,13 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-UNIGRAM, BPE = 1, 2  # kinds of SentencePiece models
-NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = range(1, 7)  # of its pieces
+UNIGRAM, BPE = 1, 2  # types of SentencePiece models
+NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = range(1, 7)  # types of their pieces
 
 
 def wordpiece(text: str, lowercase: bool, names: Sequence[str]) -> dict[str, Any]:
-    """That of BERT: a vocab.txt has a piece a line. `names` are pad, unk, cls, sep and mask."""
-    pieces = text.removesuffix("\n").split("\n")  # some pieces are line breaks of other kinds
+    """BERT's, of a vocab.txt with a piece per line. `names` are pad, unk, cls, sep and mask."""
+    pieces = text.removesuffix("\n").split("\n")  # not splitlines: pieces may be U+2028 and such
     vocab = {piece: i for i, piece in enumerate(pieces)}
     _, unknown, first, last, _ = names
     return {
@@ -42,9 +42,9 @@ def wordpiece(text: str, lowercase: bool, names: Sequence[str]) -> dict[str, Any
 
 
 def byte_level(vocab: Mapping[str, int], merges: str, names: Sequence[str]) -> dict[str, Any]:
-    """That of GPT-2, RoBERTa and BART; `names` are those of special tokens.
+    """GPT-2's, RoBERTa's and BART's; `names` are those of special tokens.
 
-    With <s> and </s> among them, these stand around a text, as RoBERTa and BART expect.
+    If <s> and </s> are among them, they are put around a text, as RoBERTa and BART expect.
     """
     pairs = [line.split(" ") for line in merges.split("\n") if line[:8] not in ("", "#version")]
     around = {"<s>", "</s>"} <= {*names} and {"<s>", "</s>"} <= vocab.keys()
@@ -70,29 +70,29 @@ def byte_level(vocab: Mapping[str, int], merges: str, names: Sequence[str]) -> d
 
 
 class Pieces(NamedTuple):
-    """What is read of a SentencePiece model."""
+    """The parts of a SentencePiece model that are used."""
 
-    pieces: list[tuple[str, float, int]]  # with score and kind
+    pieces: list[tuple[str, float, int]]  # with score and type
     kind: int
     charsmap: bytes
     dummy_prefix: bool
 
 
 def sentencepiece(content: bytes) -> Pieces:
-    """The pieces of a SentencePiece model; ValueError if it is none."""
+    """The pieces of a SentencePiece model; ValueError for anything else."""
     pieces: list[tuple[str, float, int]] = []
     kind, charsmap, prefix = UNIGRAM, b"", True
     for number, value in _message(content):
         if number == 1 and isinstance(value, bytes):
-            text, score, sort = "", 0.0, NORMAL
+            text, score, piece_type = "", 0.0, NORMAL
             for inner, part in _message(value):
                 if inner == 1 and isinstance(part, bytes):
                     text = part.decode()
                 elif inner == 2 and isinstance(part, bytes):
                     (score,) = struct.unpack("<f", part)
                 elif inner == 3 and isinstance(part, int):
-                    sort = part
-            pieces.append((text, score, sort))
+                    piece_type = part
+            pieces.append((text, score, piece_type))
         elif number == 2 and isinstance(value, bytes):
             kind = next((int(p) for n, p in _message(value) if n == 3 and p in (1, 2, 3, 4)), kind)
         elif number == 3 and isinstance(value, bytes):
@@ -105,7 +105,7 @@ def sentencepiece(content: bytes) -> Pieces:
 
 
 def _message(content: bytes) -> Iterator[tuple[int, bytes | int]]:
-    """The fields of a message of Protocol Buffers: numbers, and bytes or whole numbers."""
+    """The fields of a Protocol Buffers message: field number, and bytes or an integer."""
     at, end = 0, len(content)
 
     def varint() -> int:
@@ -135,15 +135,15 @@ def _message(content: bytes) -> Iterator[tuple[int, bytes | int]]:
 
 
 def unigram(
-    found: Pieces, unknown: str, end: str, ids: Mapping[str, int] | None = None, extra: int = 0
+    model: Pieces, unknown: str, end: str, ids: Mapping[str, int] | None = None, extra: int = 0
 ) -> dict[str, Any]:
-    """That of T5 and Marian. `ids` are those of the network where they are not the pieces' own.
+    """T5's and Marian's. `ids` are the network's ids, where they are not those of the model.
 
-    Pieces of `ids` that this model has not (the other language's) keep their place under a name
-    that no text has. `extra` are T5's sentinels, behind all.
+    Pieces of `ids` that are not in this model (the other language's) keep their id under a name
+    that occurs in no text. `extra` is the number of T5's sentinels, which come last.
     """
-    scores = {piece: score for piece, score, _ in found.pieces}
-    order = [piece for piece, _, _ in found.pieces]
+    scores = {piece: score for piece, score, _ in model.pieces}
+    order = [piece for piece, _, _ in model.pieces]
     if ids is not None:
         order = sorted(ids, key=ids.__getitem__)
         if [ids[piece] for piece in order] != list(range(len(order))):
@@ -159,7 +159,7 @@ def unigram(
     special += [name for name in names if name.startswith("<extra_id_")]
     for name in special:
         vocab[names[name]][0] = name
-    return _spm(found) | {
+    return _spm(model) | {
         "added_tokens": special_tokens(names, special),
         "post_processor": template(names, [], [end], [end]),
         "decoder": META,
@@ -171,10 +171,10 @@ def unigram(
 META = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
 
 
-def _spm(found: Pieces) -> dict[str, Any]:
+def _spm(model: Pieces) -> dict[str, Any]:
     parts: list[dict[str, Any]] = []
-    if found.charsmap:
-        text = base64.b64encode(found.charsmap).decode()
+    if model.charsmap:
+        text = base64.b64encode(model.charsmap).decode()
         parts.append({"type": "Precompiled", "precompiled_charsmap": text})
     parts.append({"type": "Strip", "strip_left": False, "strip_right": True})
     parts.append({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "})
@@ -184,9 +184,9 @@ def _spm(found: Pieces) -> dict[str, Any]:
 def scored_bpe(
     pieces: Sequence[tuple[str, float, int]], dummy_prefix: bool = True
 ) -> dict[str, Any]:
-    """That of Llama: BPE of SentencePiece, whose merges are those with the best scores first.
+    """Llama's: BPE of SentencePiece, whose merges are ordered by score.
 
-    What has no piece is written as bytes.
+    Characters without a piece fall back to bytes.
     """
     vocab = {piece: i for i, (piece, _, _) in enumerate(pieces)}
     if len(vocab) < len(pieces):
@@ -229,7 +229,7 @@ def scored_bpe(
 
 
 def special_tokens(vocab: Mapping[str, int], names: Sequence[str]) -> list[dict[str, Any]]:
-    """The entries of special tokens."""
+    """The `added_tokens` of a tokenizer.json."""
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
     known = sorted({name for name in names if name in vocab}, key=lambda name: vocab[name])
     return [{"id": vocab[n], "content": n, "special": True, **flags} for n in known]
@@ -238,28 +238,28 @@ def special_tokens(vocab: Mapping[str, int], names: Sequence[str]) -> list[dict[
 def template(
     vocab: Mapping[str, int], before: Sequence[str], after: Sequence[str], between: Sequence[str]
 ) -> dict[str, Any]:
-    """The part that puts marks around texts."""
+    """The post-processor that puts special tokens around texts."""
 
-    def marks(names: Sequence[str]) -> list[dict[str, Any]]:
+    def entries(names: Sequence[str]) -> list[dict[str, Any]]:
         return [{"SpecialToken": {"id": name, "type_id": 0}} for name in names]
 
-    one = {"Sequence": {"id": "A", "type_id": 0}}
-    two = {"Sequence": {"id": "B", "type_id": 0}}
+    first = {"Sequence": {"id": "A", "type_id": 0}}
+    second = {"Sequence": {"id": "B", "type_id": 0}}
     names = dict.fromkeys([*before, *after, *between])
     for name in names:
         if name not in vocab:
             raise ValueError(f"there is no piece {name!r}")
     return {
         "type": "TemplateProcessing",
-        "single": [*marks(before), one, *marks(after)],
-        "pair": [*marks(before), one, *marks(between), two, *marks(after)],
+        "single": [*entries(before), first, *entries(after)],
+        "pair": [*entries(before), first, *entries(between), second, *entries(after)],
         "special_tokens": {n: {"id": n, "ids": [vocab[n]], "tokens": [n]} for n in names},
     }
 
 
 def vocabulary(text: str) -> dict[str, int]:
     """The pieces of a vocab.json with their ids."""
-    found = json.loads(text)
-    if not isinstance(found, dict) or {*map(type, found.values())} != {int}:
+    vocab = json.loads(text)
+    if not isinstance(vocab, dict) or {*map(type, vocab.values())} != {int}:
         raise ValueError("no pieces with their ids")
-    return found
+    return vocab

@@ -1,6 +1,7 @@
-"""Our tokenizers as the tokenizer.json of Hugging Face's: the same ids, without our code.
+"""Export of our tokenizers to Hugging Face's tokenizer.json, which gives the same ids.
 
-Ours cut a text into units in Python (`tokenizers._units`); here the same is said in HF's words.
+Ours cut a text into units in Python (`tokenizers._units`); here HF's normalizers and pre-tokenizers
+do the same.
 """
 
 import json
@@ -17,7 +18,8 @@ ROLES = ("pad", "unk", "bos", "eos", "sep", "mask")
 
 
 def tokenizer_json(tokenizer: Tokenizer) -> dict[str, Any]:
-    """The tokenizer.json of a tokenizer, with the marks that an encoder reads around a text."""
+    """The tokenizer.json of a tokenizer, with the special tokens that an encoder reads around a
+    text."""
     frame = tokenizer.frame
     if isinstance(tokenizer, Imported):
         content = dict(tokenizer.content)
@@ -25,23 +27,22 @@ def tokenizer_json(tokenizer: Tokenizer) -> dict[str, Any]:
     else:
         content = _content(tokenizer)
         vocab = content["model"]["vocab"]
-        listed = vocab if isinstance(vocab, dict) else {p: i for i, (p, _) in enumerate(vocab)}
-        names = dict(listed)
-    back = {i: name for name, i in names.items()}
-    around = [[back[i] for i in ids] for ids in (frame.before, frame.after, frame.between)]
+        names = dict(vocab) if isinstance(vocab, dict) else {p: i for i, (p, _) in enumerate(vocab)}
+    pieces = {i: name for name, i in names.items()}
+    around = [[pieces[i] for i in ids] for ids in (frame.before, frame.after, frame.between)]
     return content | {"post_processor": template(names, *around)}
 
 
 def special_roles(tokenizer: Tokenizer) -> dict[str, str]:
-    """What the special tokens are called, as tokenizer_config.json says it."""
+    """The names of the special tokens, as in tokenizer_config.json."""
     names = tokenizer.tokens(range(len(tokenizer)))
-    found = {}
+    roles = {}
     for role in ROLES:
         i: int | None = getattr(tokenizer.specials, role)
         if i is not None:
-            found[f"{role}_token"] = names[i]
-    found["cls_token"] = found["bos_token"]
-    return found
+            roles[f"{role}_token"] = names[i]
+    roles["cls_token"] = roles["bos_token"]
+    return roles
 
 
 def _content(tokenizer: Tokenizer) -> dict[str, Any]:
@@ -50,10 +51,10 @@ def _content(tokenizer: Tokenizer) -> dict[str, Any]:
     model = saved["model"]
     names = {f"{name[:-1]} >": name for name in special_names(config)}
     if config.kind == "bytes":
-        letters = {chr(byte): _letter(byte) for byte in range(256)}
+        letters = {chr(byte): LETTERS[byte] for byte in range(256)}
 
         def renamed(piece: str) -> str:
-            return names.get(piece) or "".join(letters[one] for one in piece)
+            return names.get(piece) or "".join(letters[char] for char in piece)
 
         model["merges"] = [[renamed(a), renamed(b)] for a, b in map(_pair, model["merges"])]
     else:
@@ -67,12 +68,12 @@ def _content(tokenizer: Tokenizer) -> dict[str, Any]:
     else:
         vocab = model["vocab"] = {renamed(piece): i for piece, i in model["vocab"].items()}
         model["unk_token"] = "<unk>"
-    lower = [{"type": "Lowercase"}] if config.lowercase else []
-    lower += [{"type": "NFD"}] if config.decompose else []
+    normalizers: list[dict[str, Any]] = [{"type": "Lowercase"}] if config.lowercase else []
+    normalizers += [{"type": "NFD"}] if config.decompose else []
     strip = {"type": "Strip", "strip_left": True, "strip_right": True}
     blanks = {"type": "Replace", "pattern": {"Regex": r"\s+"}, "content": " "}
-    apart = _apart() if config.split_punctuation and config.kind in CUT_AT_BLANKS else []
-    before: list[dict[str, Any]] = []
+    if config.split_punctuation and config.kind in CUT_AT_BLANKS:
+        normalizers += _split_punctuation()
     cut: list[dict[str, Any]] = []
     decoder: list[dict[str, Any]] = [{"type": "Fuse"}]
     match config.kind:
@@ -85,11 +86,11 @@ def _content(tokenizer: Tokenizer) -> dict[str, Any]:
             cut = [_split({"Regex": r"[\s\S]"}, "Isolated")]
         case "bpe":
             end = {"type": "Replace", "pattern": {"Regex": r"(?<=\S)\z"}, "content": " "}
-            before = [strip, blanks, end]
+            normalizers += [strip, blanks, end]
             cut = [_split({"String": " "}, "MergedWithPrevious")]
             decoder.append({"type": "Strip", "content": " ", "start": 0, "stop": 1})
         case "unigram":
-            before = [strip, blanks, {"type": "Prepend", "prepend": " "}]
+            normalizers += [strip, blanks, {"type": "Prepend", "prepend": " "}]
             cut = [_split({"String": " "}, "MergedWithNext")]
             decoder.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
         case _:
@@ -99,15 +100,15 @@ def _content(tokenizer: Tokenizer) -> dict[str, Any]:
     return {
         "version": "1.0",
         "added_tokens": special_tokens(vocab, list(special_names(config))),
-        "normalizer": {"type": "Sequence", "normalizers": [*lower, *apart, *before]},
+        "normalizer": {"type": "Sequence", "normalizers": normalizers},
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": cut},
         "decoder": {"type": "Sequence", "decoders": decoder} if decoder else None,
         "model": model,
     }
 
 
-def _apart() -> list[dict[str, Any]]:
-    """Blanks between marks of punctuation or symbols and what they touch."""
+def _split_punctuation() -> list[dict[str, Any]]:
+    """Normalizers that put blanks around punctuation and symbols."""
     sides = (r"(?<=\S)(?=[\p{P}\p{S}])", r"(?<=[\p{P}\p{S}])(?=\S)")
     return [{"type": "Replace", "pattern": {"Regex": side}, "content": " "} for side in sides]
 
@@ -117,20 +118,15 @@ def _split(pattern: dict[str, str], behavior: str) -> dict[str, Any]:
 
 
 def _pair(merge: Any) -> tuple[str, str]:
-    one, other = merge.split(" ") if isinstance(merge, str) else merge
-    return one, other
-
-
-def _letter(byte: int) -> str:
-    """What HF's byte-level pieces call a byte."""
-    return LETTERS[byte]
+    left, right = merge.split(" ") if isinstance(merge, str) else merge
+    return left, right
 
 
 def _letters() -> list[str]:
-    """GPT-2's letters for bytes: what can be seen stands for itself, the others follow U+0100."""
-    seen = {*range(33, 127), *range(161, 173), *range(174, 256)}
-    hidden = iter(range(256, 512))
-    return [chr(byte) if byte in seen else chr(next(hidden)) for byte in range(256)]
+    """GPT-2's characters for bytes: printable ones unchanged, the others from U+0100 on."""
+    printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
+    substitutes = iter(range(256, 512))
+    return [chr(byte) if byte in printable else chr(next(substitutes)) for byte in range(256)]
 
 
 LETTERS = _letters()

@@ -1,12 +1,12 @@
 """Text to ids and back, by words, characters or trained pieces.
 
 A text is first cut into units (words, or characters), in Python; HF `tokenizers` trains the pieces
-and cuts a unit into them, once for each different unit of a call: several times as fast as leaving
-it all to HF. The blank between two words is part of a unit, so that a piece knows whether a word
-ends (bpe: "est ") or begins (unigram: " low") with it.
+and cuts units into them, once for each distinct unit of a call: several times as fast as leaving
+it all to HF. The blank between two words is part of a unit, so that a piece shows whether it ends
+a word (bpe: "est ") or begins one (unigram: " low").
 
-A file that `load` reads may be a stranger's. HF is given nothing of it but the pieces, the merges
-and the scores, each checked; whatever else HF could do (normalise, pad, add tokens) is refused.
+Files that `load` reads are untrusted. HF is given only their pieces, merges and scores, each
+checked; whatever else HF could do (normalise, pad, add tokens) is refused.
 """
 
 import json
@@ -29,38 +29,38 @@ from saccade.errors import CheckpointError, ConfigError, DataError
 from saccade.text.vocab import MASK, SPECIALS, Inventory, Specials
 
 MAX_FILE_BYTES = 1 << 25  # of a saved tokenizer
-MAX_PIECE_CHARACTERS = 512  # else a few tokens would be a text of any size
+MAX_PIECE_CHARACTERS = 512  # bounds the text that a few tokens decode to
 MAX_TRIE_NODES = 1 << 18  # of a unigram model: HF takes about 450 bytes for each
 
-# The threads of HF do not survive a fork, and older versions warn of that: from the first fork on,
-# use none. Read at every call, so nothing is lost before.
+# HF's threads do not survive a fork, and older versions warn of that: use none from the first fork
+# on. HF reads the variable at every call, so until then it uses threads.
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=lambda: os.environ.setdefault("TOKENIZERS_PARALLELISM", "false"))
 
-# What the specials are called inside HF. No unit has a blank between two other characters, so no
-# text can produce one of them; "<eos>" itself is an ordinary string.
+# The names of the specials inside HF. No unit has a blank between two other characters, so no text
+# can produce one; "<eos>" in a text is an ordinary string.
 _UNK = "<unk >"
 _UNK_ID = SPECIALS.index("<unk>")
-REPEATED_AT_ONCE = 1000  # of one unit, given to HF
+REPEATED_AT_ONCE = 1000  # copies of one unit in a chunk that is given to HF
 
-# As in GPT-2, a blank goes with the word after it, but \w would tear words at their vowel signs
-# (Hindi, Thai). Every character is in some alternative, so that nothing is lost.
+# As in GPT-2, a blank belongs to the word after it, but \w would split words at vowel signs (Hindi,
+# Thai). Every character matches some alternative, so that nothing is lost.
 _MARKS = r"!-/:-@\[-`{-~¡-¿\u2010-\u2027\u2030-\u205e\u3001-\u303f\uff01-\uff0f"
 CHUNK = re.compile(rf" ?[^\s{_MARKS}]+| ?[{_MARKS}]+|\s+(?!\S)|\s")
 
 
 class Frame(NamedTuple):
-    """The marks around texts: before and after what an encoder reads, and between two of them."""
+    """The special tokens around texts: before and after a source, and between two texts."""
 
     before: tuple[int, ...]
     between: tuple[int, ...]
     after: tuple[int, ...]
-    start: tuple[int, ...] = ()  # before a target that a decoder writes, which `eos` ends
+    start: tuple[int, ...] = ()  # before a decoder's target, which ends with `eos`
     line: tuple[int, ...] = ()  # before the first token of a language model
 
 
 class Tokenizer:
-    """A trained tokenizer, with its special ids: no text ever yields one of them but `unk`."""
+    """A trained tokenizer and its special ids, of which encoding yields `unk` alone."""
 
     def __init__(self, config: c.Tokenizer, model: hf.Tokenizer) -> None:
         self.config = config
@@ -68,19 +68,19 @@ class Tokenizer:
         self._ids: dict[str, int] = model.get_vocab()
         self._pieces = sorted(self._ids, key=self._ids.__getitem__)
         gapless = sorted(self._ids.values()) == list(range(len(self._ids)))
-        if not gapless or not self._ids.keys() >= set(_hidden(config)):
+        if not gapless or not self._ids.keys() >= set(_hf_names(config)):
             raise ValueError("its ids have gaps, or it lacks a special one")
-        self.specials = _specials(config, [self._ids[name] for name in _hidden(config)])
+        self.specials = _specials(config, [self._ids[name] for name in _hf_names(config)])
         for i, name in zip(self.specials.ids, special_names(config), strict=True):
             self._pieces[i] = name
-        self._known: set[str] = set()  # of `alphabet`, as far as it was asked for
-        self._dropped = {*self.specials.ids} - {self.specials.unk}  # from a text
+        self._known: set[str] = set()  # cache of `unknown`: units that have a token
+        self._dropped = {*self.specials.ids} - {self.specials.unk}  # ids that are not decoded
         sep, bos, eos = (self.specials.sep,), (self.specials.bos,), (self.specials.eos,)
-        self.frame = Frame((), sep, eos, bos, eos)  # the marks around texts
+        self.frame = Frame((), sep, eos, bos, eos)
 
     @classmethod
     def train(cls, config: c.Tokenizer, lines: Iterable[str]) -> Self:
-        """A tokenizer with the vocabulary of `lines`, which are read once and not kept."""
+        """A tokenizer trained on `lines`, which are read once and not kept in memory."""
         counts = Counts(config)
         for line in lines:
             counts.add(line)
@@ -88,17 +88,17 @@ class Tokenizer:
 
     @classmethod
     def from_counts(cls, counts: "Counts") -> Self:
-        """A tokenizer with the vocabulary of what was counted; the counts are used up.
+        """A tokenizer trained on counted units; the counts are consumed.
 
         Words (word) or characters (char, bpe, unigram) rarer than `min_count` are unknown, and so
-        are the rarest where `size` leaves no room, and words longer than MAX_PIECE_CHARACTERS.
-        Pieces of bpe and bytes occur at least twice.
+        are the rarest beyond `size`, and words longer than MAX_PIECE_CHARACTERS. Pieces of bpe and
+        bytes occur at least twice.
         """
         config, alphabet = counts.config, counts.alphabet()
         trained = _train(config, counts, alphabet)
         long = [unit for unit in alphabet if len(unit) > MAX_PIECE_CHARACTERS]
         if config.kind == "word":
-            for name in (*special_names(config), *long):  # "<unk>" in a text is unknown, no word
+            for name in (*special_names(config), *long):  # "<unk>" in a text is not a word
                 del alphabet[name]
         frequent = [unit for unit, n in alphabet.items() if n >= config.min_count]
         frequent.sort(key=lambda unit: (-alphabet[unit], unit))
@@ -120,24 +120,24 @@ class Tokenizer:
     def load(cls, path: str | Path) -> Self:
         """The tokenizer that `save` wrote; CheckpointError if it holds anything else."""
         try:
-            found = Path(path).stat()
-            if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_FILE_BYTES:
+            info = Path(path).stat()
+            if not stat.S_ISREG(info.st_mode) or info.st_size > MAX_FILE_BYTES:
                 limit = f"{MAX_FILE_BYTES >> 20} MB"
                 raise ValueError(f"not a regular file, or larger than {limit}")
             content = json.loads(Path(path).read_text(encoding="utf-8"))
             config = c.Tokenizer.model_validate(content["saccade"])
             if config.kind == "imported":
-                from saccade.text.imported import Imported  # which is one of these
+                from saccade.text.imported import Imported  # a subclass
 
                 return Imported.restored(config, content)  # type: ignore[return-value]
             return cls(config, hf.Tokenizer(_vetted_model(config, content["tokenizer"])))
         except Exception as error:  # HF raises no narrower class
-            said = str(error)[:300]
-            raise CheckpointError(f"{path}: not a readable tokenizer: {said}") from None
+            message = str(error)[:300]
+            raise CheckpointError(f"{path}: not a readable tokenizer: {message}") from None
 
     @property
     def model_json(self) -> str:
-        """What HF's model is made of."""
+        """The HF model as JSON."""
         return self._hf.to_str()
 
     def __len__(self) -> int:
@@ -150,43 +150,42 @@ class Tokenizer:
         return Inventory(len(self), special, unk, self.config.ordered, self.config.spelled)
 
     def agrees(self, other: "Tokenizer") -> bool:
-        """Whether the ids of both mean the same."""
+        """Whether both have the same ids."""
         return self.config.kind == other.config.kind and self._pieces == other._pieces
 
     @property
     def lossless(self) -> bool:
         """Whether `decode(encode(text))` is `text`.
 
-        bytes: for every text; char: for every text of known characters, which with `decompose`
-        has to be composed as far as it can be (Unicode's NFC). The others turn every run
-        of whitespace into one blank, none at the ends, and with `split_punctuation` set blanks
-        around punctuation; else word keeps known words, bpe and unigram all known characters.
-        `lowercase` loses the case.
+        bytes: for every text; char: for every text of known characters. The others normalise
+        whitespace to single blanks, none at the ends, and with `split_punctuation` put blanks
+        around punctuation; otherwise word keeps known words, bpe and unigram all known characters.
+        Not with `lowercase`, which loses the case, nor with `decompose`, which loses any form but
+        NFC.
         """
         exact = not self.config.lowercase and not self.config.decompose
         return self.config.kind in ("char", "bytes") and exact
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of each text, no specials added. A list at once is faster than each alone."""
+        """The ids of each text, without specials. One call with many texts is faster than many."""
         if self.config.kind in ("word", "char"):
             get = self._ids.get
             unk = self.specials.unk
             return [[get(unit, unk) for unit in _units(self.config, text)] for text in texts]
-        known: dict[str, list[int]] = {}
+        cache: dict[str, list[int]] = {}
         ids: list[list[int]] = []
-        for start in range(0, len(texts), 4096):  # a million lists of strings at once would be slow
+        for start in range(0, len(texts), 4096):  # in chunks: a million lists of strings are slow
             rows = [_units(self.config, text) for text in texts[start : start + 4096]]
-            new = [unit for unit in dict.fromkeys(chain.from_iterable(rows)) if unit not in known]
+            new = [unit for unit in dict.fromkeys(chain.from_iterable(rows)) if unit not in cache]
             for unit, encoding in zip(new, self._hf.encode_batch_fast(new), strict=True):
-                known[unit] = encoding.ids
-            ids += [list(chain.from_iterable(map(known.__getitem__, row))) for row in rows]
+                cache[unit] = encoding.ids
+            ids += [list(chain.from_iterable(map(cache.__getitem__, row))) for row in rows]
         return ids
 
     def unknown(self, text: str) -> list[str]:
-        """The words (or characters) of a text that there is no token for, as often as they come.
+        """The words (or characters) of a text that have no token, repetitions included.
 
-        Of words that are spelled, too, only characters are unknown. Each unit that is known is
-        looked up once for all texts.
+        With `spelled`, only characters can be unknown. Known ones are cached over all calls.
         """
         units = alphabet(self.config, text)
         if self.config.spelled:
@@ -195,43 +194,44 @@ class Tokenizer:
         if not new:
             return []
         unk = self.specials.unk
-        read = self._hf.encode_batch_fast(new)
-        missing = {unit for unit, encoding in zip(new, read, strict=True) if unk in encoding.ids}
+        encodings = self._hf.encode_batch_fast(new)
+        pairs = zip(new, encodings, strict=True)
+        missing = {unit for unit, encoding in pairs if unk in encoding.ids}
         self._known.update(unit for unit in new if unit not in missing)
         found = [unit for unit in units if unit in missing] if missing else []
         return [unit[1:] for unit in found] if self.config.spelled else found
 
     def encode_words(self, sentences: Sequence[Sequence[str]]) -> list[tuple[list[int], list[int]]]:
-        """The ids of each sentence, and for each id the index of its word; no word is without one.
+        """The ids of each sentence, and for each id the index of its word; every word has an id.
 
-        The ids are those of the words joined by blanks; a blank that is a character of its own
-        (char, bytes) belongs to the word after it.
+        The ids are those of the words joined by blanks; a blank that is a token of its own (char,
+        bytes) belongs to the word after it.
         """
         gap = " " if self.config.kind in ("char", "bytes", "imported") else ""
         rows = [words[:1] + [gap + word for word in words[1:]] for words in map(list, sentences)]
         words = list(dict.fromkeys(chain.from_iterable(rows)))
-        known = {
+        word_ids = {
             word: ids or [self.specials.unk]
             for word, ids in zip(words, self.encode(words), strict=True)
         }
         return [
             (
-                [i for word in row for i in known[word]],
-                [index for index, word in enumerate(row) for _ in known[word]],
+                [i for word in row for i in word_ids[word]],
+                [index for index, word in enumerate(row) for _ in word_ids[word]],
             )
             for row in rows
         ]
 
     @property
     def letters(self) -> list[int]:
-        """The ids of single letters; blanks, digits, marks and punctuation are none."""
+        """The ids of single letters, without blanks, digits, marks and punctuation."""
         ids = range(len(self._pieces))
         return [i for i in ids if len(self._pieces[i]) == 1 and self._pieces[i].isalpha()]
 
     def word_breaks(self) -> tuple[list[bool], list[bool]]:
-        """For each id whether a word ends before it, and whether one ends after it.
+        """For each id whether there is a word boundary before it, and whether there is one after.
 
-        A special id is a word of its own; a blank that is a character belongs to the word after it.
+        A special id is a word of its own; a blank that is a token belongs to the word after it.
         """
         special, kind = {*self.specials.ids}, self.config.kind
         before, after = [], []
@@ -242,7 +242,7 @@ class Tokenizer:
         return before, after
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
-        """The text of each row of ids; specials are left out, but for "<unk>"."""
+        """The text of each row of ids, without specials other than "<unk>"."""
         rows = ([self._pieces[i] for i in row if i not in self._dropped] for row in ids)
         match self.config.kind:
             case "word":
@@ -254,15 +254,15 @@ class Tokenizer:
                 return texts
             case "bpe" | "unigram":
                 return ["".join(row).strip(" ") for row in rows]
-            case "bytes":  # a model may write half a character: that is U+FFFD
+            case "bytes":  # incomplete UTF-8 becomes U+FFFD
                 return ["".join(row).encode("latin-1").decode(errors="replace") for row in rows]
             case "imported":
-                raise AssertionError("a published tokenizer has a way of its own")
+                raise AssertionError("a published tokenizer overrides decode")
             case _:
                 assert_never(self.config.kind)
 
     def written(self) -> list[str]:
-        """What each token adds to a text: its piece, with the blank that parts it from others."""
+        """What each token adds to a decoded text: its piece, with the blank that separates it."""
         if self.config.kind == "word":
             return [(self.config.separator or " ") + piece for piece in self._pieces]
         if self.config.kind == "imported":
@@ -270,7 +270,7 @@ class Tokenizer:
         return list(self._pieces)
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
-        """The piece of each id, to be shown: est</w> (bpe), ▁low (unigram), \\xf0 (a lone byte)."""
+        """The piece of each id, for display: est</w> (bpe), ▁low (unigram), \\xf0 (a lone byte)."""
         pieces = [self._pieces[i] for i in ids]
         match self.config.kind:
             case "word" | "char" | "imported":
@@ -286,7 +286,7 @@ class Tokenizer:
 
 
 def special_names(config: c.Tokenizer) -> tuple[str, ...]:
-    """What the special ids of a tokenizer are called, from id 0 on."""
+    """The names of a tokenizer's special ids, from id 0 on."""
     masks = (MASK,) if config.mask else ()
     return (*SPECIALS, *masks, *(f"<{i}>" for i in range(config.sentinels)))
 
@@ -298,24 +298,24 @@ def _specials(config: c.Tokenizer, ids: list[int]) -> Specials:
     return Specials(pad, unk, bos, eos, sep, mask, tuple(others))
 
 
-def _hidden(config: c.Tokenizer) -> tuple[str, ...]:
-    """The same inside HF."""
+def _hf_names(config: c.Tokenizer) -> tuple[str, ...]:
+    """The names of the special ids inside HF."""
     return tuple(f"{name[:-1]} >" for name in special_names(config))
 
 
 def _units(config: c.Tokenizer, text: str) -> list[str] | str:
-    """What `text` is cut into without any training: words, each with its blank, or characters."""
+    """`text` cut without any training: into words, each with its blank, or into characters."""
     text = well_formed(text)
     if config.lowercase:
         text = text.lower()
     if config.decompose:
         text = unicodedata.normalize("NFD", text)
     if config.split_punctuation and config.kind in ("word", "bpe", "unigram"):
-        text = text.translate(_APART).replace(" < unk > ", " <unk> ")
+        text = text.translate(_PUNCTUATION).replace(" < unk > ", " <unk> ")
     match config.kind:
         case "word":
             words = [word for word in text.split(config.separator or None) if word]
-            if config.spelled:  # no word begins with a blank
+            if config.spelled:  # characters are marked by a blank, with which no word begins
                 return [unit for word in words for unit in (word, *(f" {char}" for char in word))]
             return words
         case "char":
@@ -324,23 +324,23 @@ def _units(config: c.Tokenizer, text: str) -> list[str] | str:
             return [word + " " for word in text.split()]
         case "unigram":
             return [" " + word for word in text.split()]
-        case "imported":  # which cuts a text by itself
+        case "imported":  # HF's own pre-tokenizer does it
             return [text]
-        case "bytes":  # a character for each byte
+        case "bytes":  # latin-1: one character per byte
             return [chunk.encode().decode("latin-1") for chunk in CHUNK.findall(text)]
         case _:
             assert_never(config.kind)
 
 
 def well_formed(text: str) -> str:
-    """A text that UTF-8 can hold: JSON can hold half a surrogate pair."""
+    """A text with lone surrogates, which JSON can hold but UTF-8 cannot, replaced by U+FFFD."""
     if text.isascii():
         return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def alphabet(config: c.Tokenizer, text: str) -> Sequence[str]:
-    """What `text` has that a vocabulary can lack: words (word), characters, or nothing (bytes)."""
+    """The units of `text` that may be unknown: words (word), characters, or nothing (bytes)."""
     if config.kind == "bytes":
         return ""
     if config.kind in ("word", "char"):
@@ -349,8 +349,8 @@ def alphabet(config: c.Tokenizer, text: str) -> Sequence[str]:
     return text.lower() if config.lowercase else text
 
 
-class _Apart(dict[int, str]):
-    """For `str.translate`: blanks around punctuation and symbols; filled as characters are met."""
+class _PunctuationTable(dict[int, str]):
+    """For `str.translate`: blanks around punctuation and symbols; filled lazily."""
 
     def __missing__(self, code: int) -> str:
         char = chr(code)
@@ -358,11 +358,11 @@ class _Apart(dict[int, str]):
         return self[code]
 
 
-_APART = _Apart()
+_PUNCTUATION = _PunctuationTable()
 
 
 class Counts:
-    """How often each unit of a text comes: what a vocabulary is made from."""
+    """Counts the units of texts, from which a tokenizer is trained."""
 
     def __init__(self, config: c.Tokenizer):
         if config.kind == "imported":
@@ -381,17 +381,17 @@ class Counts:
         self.units.update(_units(self.config, text))
 
     def alphabet(self) -> Counter[str]:
-        """What a vocabulary can lack: the units themselves (word, char), or their characters."""
+        """The counts of the units that may be unknown: words, or characters."""
         if self.config.kind in ("word", "char"):
             return self.units
-        found: Counter[str] = Counter()
+        characters: Counter[str] = Counter()
         for unit, count in self.units.items():
             for char in unit:
-                found[char] += count
-        return found
+                characters[char] += count
+        return characters
 
     def drain(self) -> Iterator[list[str]]:
-        """Every unit as often as it was counted; what was given out is no longer kept."""
+        """Every unit, repeated as often as it was counted, in chunks; frees the counts."""
         while self.units:
             unit, count = self.units.popitem()
             for start in range(0, count, REPEATED_AT_ONCE):
@@ -399,7 +399,7 @@ class Counts:
 
 
 def _train(config: c.Tokenizer, counts: Counts, alphabet: Counter[str]) -> dict[str, Any]:
-    """What HF learns from the counts, as in its JSON; nothing where counting is all there is."""
+    """The model that HF trains on the counts, as JSON; empty for kinds that are only counted."""
     size = config.size - len(special_names(config))
     match config.kind:
         case "word" | "char":
@@ -435,19 +435,19 @@ _BYTES = [chr(byte) for byte in range(256)]
 
 
 def _model(config: c.Tokenizer, alphabet: list[str], trained: dict[str, Any]) -> models.Model:
-    """The HF model: the specials, the alphabet, and the learned pieces that it can spell."""
-    hidden = _hidden(config)
+    """The HF model: the specials, the alphabet, and the learned pieces within the alphabet."""
+    names = _hf_names(config)
     match config.kind:
         case "word" | "char":
-            return models.WordLevel(_number([*hidden, *alphabet]), unk_token=_UNK)
+            return models.WordLevel(_number([*names, *alphabet]), unk_token=_UNK)
         case "bpe" | "bytes":
             letters = set(_BYTES if config.kind == "bytes" else alphabet)
             merges = [(a, b) for a, b in trained["merges"] if letters.issuperset(a + b)]
-            pieces = [*hidden, *sorted(letters), *(a + b for a, b in merges)]
+            pieces = [*names, *sorted(letters), *(a + b for a, b in merges)]
             return models.BPE(_number(pieces), merges, unk_token=_UNK)
         case "unigram":
             letters = set(alphabet)
-            scores = _settle(
+            scores = _deterministic_scores(
                 {piece: n for piece, n in trained["vocab"] if letters.issuperset(piece)}
             )
             ranked = sorted(scores.items(), key=lambda pair: (-pair[1], pair[0]))
@@ -456,7 +456,7 @@ def _model(config: c.Tokenizer, alphabet: list[str], trained: dict[str, Any]) ->
                     f"tokenizer: unigram: {len(scores):,} pieces are more than can be loaded "
                     "again: set a smaller size, or use bpe"
                 )
-            return models.Unigram([(name, 0.0) for name in hidden] + ranked, unk_id=_UNK_ID)
+            return models.Unigram([(name, 0.0) for name in names] + ranked, unk_id=_UNK_ID)
         case "imported":
             raise AssertionError("a published tokenizer is not trained")
         case _:
@@ -464,14 +464,14 @@ def _model(config: c.Tokenizer, alphabet: list[str], trained: dict[str, Any]) ->
 
 
 def _number(pieces: list[str]) -> dict[str, int]:
-    # Two merges may spell the same piece, which has one id.
+    # two merges may give the same piece, which has one id
     return {piece: i for i, piece in enumerate(dict.fromkeys(pieces))}
 
 
-def _settle(scores: dict[str, float]) -> dict[str, float]:
-    """The scores without what HF leaves to chance.
+def _deterministic_scores(scores: dict[str, float]) -> dict[str, float]:
+    """The scores without HF's nondeterminism.
 
-    Its hash order moves their last digits; and of the characters that pruning has left without a
+    Hash order changes their last digits; and of the characters that pruning has left without a
     score, the first in that order gets the lowest, the next 0.0001 more: here all get the lowest.
     """
     low = min(scores.values())
@@ -482,12 +482,12 @@ def _settle(scores: dict[str, float]) -> dict[str, float]:
     }
 
 
-# --- what a stranger may have written -------------------------------------------------------------
+# --- checks of untrusted files --------------------------------------------------------------------
 
 _TYPES = {
     "word": "WordLevel", "char": "WordLevel", "bpe": "BPE", "bytes": "BPE", "unigram": "Unigram",
 }  # fmt: skip
-# What HF is given of a model; every other setting of HF's must be off.
+# The parts of a model that HF is given; every other setting of HF's must be off.
 _PARTS = {
     "WordLevel": {"type", "vocab", "unk_token"},
     "BPE": {"type", "vocab", "merges", "unk_token"},
@@ -521,7 +521,7 @@ def _vetted_model(config: c.Tokenizer, saved: Any) -> models.Model:
 
 
 def _refuse_parts(table: Any, known: set[str], where: str) -> None:
-    """ValueError if a table has a part that is not known, and not off."""
+    """ValueError if a table has a part that is not known, unless it is off."""
     if not isinstance(table, dict):
         raise ValueError(f"{where}: expected a JSON object")
     for name, value in table.items():
@@ -534,38 +534,38 @@ def _vetted_scores(vocab: Any) -> list[tuple[str, float]]:
     for piece, score in vocab:
         if not isinstance(piece, str) or not isinstance(score, int | float):
             raise ValueError("tokenizer.model.vocab: expected [piece, log-probability] pairs")
-        if not -1e6 < score <= 0.0:  # nor is NaN
+        if not -1e6 < score <= 0.0:  # also refuses NaN
             raise ValueError("tokenizer.model.vocab: a score is not a log-probability")
         scores.append((piece, float(score)))
     return scores
 
 
 def _vetted_merges(merges: Any, vocab: dict[str, int]) -> list[tuple[str, str]]:
-    """The merges, of pieces that are there, each once."""
-    found: dict[tuple[str, str], None] = {}
+    """The merges, deduplicated; ValueError if one is of unknown pieces."""
+    unique: dict[tuple[str, str], None] = {}
     for pair in merges:
-        one, other = pair.split(" ") if isinstance(pair, str) else pair
-        if not {one, other, one + other} <= vocab.keys():
+        left, right = pair.split(" ") if isinstance(pair, str) else pair
+        if not {left, right, left + right} <= vocab.keys():
             raise ValueError("tokenizer.model.merges: a merge of something that is not a piece")
-        found[one, other] = None
-    return list(found)
+        unique[left, right] = None
+    return list(unique)
 
 
 def _vet_pieces(config: c.Tokenizer, pieces: Iterable[str]) -> None:
-    """ValueError for pieces that this kind of tokenizer cannot have, or that cost too much."""
+    """ValueError for pieces that this kind of tokenizer cannot have, or that are too large."""
     where = "tokenizer.model.vocab"
-    special = set(_hidden(config))
-    own = [piece for piece in pieces if piece not in special]
-    if max(map(len, own), default=0) > MAX_PIECE_CHARACTERS:
+    special = set(_hf_names(config))
+    ordinary = [piece for piece in pieces if piece not in special]
+    if max(map(len, ordinary), default=0) > MAX_PIECE_CHARACTERS:
         raise ValueError(f"{where}: a piece has more than {MAX_PIECE_CHARACTERS} characters")
-    if config.kind == "bytes" and max(map(max, filter(None, own)), default="") > "\xff":
+    if config.kind == "bytes" and max(map(max, filter(None, ordinary)), default="") > "\xff":
         raise ValueError(f"{where}: a piece is not made of bytes")
-    if config.kind == "unigram" and trie_nodes(own) > MAX_TRIE_NODES:
+    if config.kind == "unigram" and trie_nodes(ordinary) > MAX_TRIE_NODES:
         raise ValueError(f"{where}: the pieces take more than {MAX_TRIE_NODES:,} nodes of a tree")
 
 
 def trie_nodes(pieces: Iterable[str]) -> int:
-    """How many nodes the tree of these pieces has, with a node for each byte, as HF's has."""
+    """The number of nodes in a trie of these pieces by bytes, as HF builds it."""
     nodes, before = 0, b""
     for piece in sorted(piece.encode() for piece in pieces):
         common = takewhile(lambda pair: pair[0] == pair[1], zip(piece, before, strict=False))

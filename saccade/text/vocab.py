@@ -1,4 +1,4 @@
-"""What ids there are: the special ones of a vocabulary, and the labels of a label set."""
+"""Ids: the special tokens of a vocabulary, and the labels of a label set."""
 
 import difflib
 import json
@@ -11,47 +11,47 @@ from saccade.errors import CheckpointError, DataError
 
 MAX_LABEL_CHARACTERS = 4096
 SPECIALS = ("<pad>", "<unk>", "<bos>", "<eos>", "<sep>")  # of every vocabulary
-MASK = "<mask>"  # of one that can hide tokens
+MASK = "<mask>"  # of a vocabulary for masked language modelling
 
 
 class Specials(NamedTuple):
-    """The ids of a vocabulary that stand for no text."""
+    """The special ids of a vocabulary."""
 
     pad: int = 0
     unk: int = 1
     bos: int = 2
     eos: int = 3
     sep: int = 4
-    mask: int | None = None  # in place of a token that is hidden
-    sentinels: tuple[int, ...] = ()  # each in place of a span that is hidden
+    mask: int | None = None  # replaces a masked token
+    sentinels: tuple[int, ...] = ()  # each replaces a masked span, as in T5
 
     @property
     def ids(self) -> tuple[int, ...]:
-        """All that there are."""
+        """All special ids."""
         masks = () if self.mask is None else (self.mask,)
         return (self.pad, self.unk, self.bos, self.eos, self.sep, *masks, *self.sentinels)
 
     @property
     def never_generated(self) -> tuple[int, ...]:
-        """Those that a model never generates: all but the end and the sentinels."""
+        """The special ids that a model never generates: all but the end and the sentinels."""
         return tuple(i for i in self.ids if i != self.eos and i not in self.sentinels)
 
 
 class Inventory(NamedTuple):
-    """How many ids a field has, which of them are special, and which one stands for the unknown."""
+    """How many ids a field has, and which of them are special."""
 
     size: int
     special: tuple[int, ...] = ()
     unk: int = 0
-    ordered: bool = True  # whether it matters in which order they stand
+    ordered: bool = True  # whether the order of ids in a row matters
     spelled: bool = False  # whether each word is followed by its characters
 
 
 class Vocab:
-    """Labels numbered from 0, without specials: the most frequent first, equals by name."""
+    """Labels numbered from 0, without specials: by falling frequency, then by name."""
 
     def __init__(self, labels: Iterable[str] | Mapping[str, int]) -> None:
-        """From every label as it occurs, or from a mapping of each label to its count."""
+        """From the labels of all examples, or from the count of each label."""
         self.counts = Counter(labels)
         if not self.counts:
             raise DataError("no labels: the training data holds no labelled example")
@@ -88,7 +88,7 @@ class Vocab:
         return self.labels[i]
 
     def save(self, path: str | Path) -> None:
-        # With the counts: they give the order back, and tell a reader how rare a label was.
+        # the counts restore the order, and show how rare a label is
         text = json.dumps({label: self.counts[label] for label in self.labels}, ensure_ascii=False)
         Path(path).write_text(text, encoding="utf-8")
 

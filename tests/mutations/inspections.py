@@ -105,8 +105,8 @@ INSPECTION = (
     Mutation(
         "randomisation swaps lines of one system alone",
         "saccade/metrics/significance.py",
-        "first.value(second.rows.sum(0) - moved)",
-        "first.value(second.rows.sum(0) + 0 * moved)",
+        "first.value(second.rows.sum(0) - swapped)",
+        "first.value(second.rows.sum(0) + 0 * swapped)",
         (f"{SIGNIFICANCE}::test_samples_are_the_same_for_a_seed_and_any_memory",),
     ),
     Mutation(

@@ -41,7 +41,7 @@ MEDIA = (
     Mutation(
         "numbers: the error of an angle goes the long way round",
         "saccade/data/targets.py",
-        "return right + (guess - right + whole / 2) % whole - whole / 2",
+        "return right + (guess - right + turn / 2) % turn - turn / 2",
         "return guess",
         ("tests/data/test_targets.py::test_the_error_of_an_angle_is_the_shorter_way_round",),
     ),

@@ -66,8 +66,8 @@ SMALL_DATA = (
     Mutation(
         "hallucinated pairs: each side has letters of its own",
         "saccade/data/hallucinate.py",
-        "read[one.start + a] = said[other.start + b] = new",
-        "read[one.start + a] = new",
+        "new_source[src.start + a] = new_target[tgt.start + b] = letter",
+        "new_source[src.start + a] = letter",
         ("tests/data/test_hallucinate.py",),
     ),
     Mutation(

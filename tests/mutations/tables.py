@@ -55,8 +55,8 @@ TABLES = (
     Mutation(
         "cells: numbers that are not finite are read",
         "saccade/data/cells.py",
-        'return found is not None and abs(float(found[0])) < float("inf")',
-        "return found is not None",
+        'return match is not None and abs(float(match[0])) < float("inf")',
+        "return match is not None",
         (f"{NUMBERS}::test_a_cell_without_a_number_is_told_with_its_line",),
     ),
     Mutation(
