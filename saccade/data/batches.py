@@ -38,7 +38,8 @@ class Batch:
     def to(self, device: torch.device) -> "Batch":
         if self.target.values.device == device:
             return self
-        return Batch(tuple(source.to(device) for source in self.sources), self.target.to(device))
+        sources = tuple(source.to(device) for source in self.sources)
+        return Batch(sources, self.target.to(device), self.part)
 
     def rows(self, index: Int[Tensor, "n"]) -> "Batch":
         """Some of the examples, padded to the same width; `index` is into these."""

@@ -70,7 +70,7 @@ def required(cell: Cell) -> str:
     lead = f"{cell.where}: " if cell.where else ""
     path, text = os.path.join(cell.folder, array_path(cell.text)[0]), cell.text
     if cell.root is not None:
-        limit = _realpath(cell.root or cell.folder or ".")
+        limit = _realpath(os.path.abspath(cell.root or cell.folder))
         if os.path.commonpath([limit, os.path.realpath(path)]) != limit:
             raise DataError(
                 f"{lead}{text!r} is outside the folder {cell.root or cell.folder or '.'}; move "
@@ -89,6 +89,7 @@ def required(cell: Cell) -> str:
 
 @lru_cache(maxsize=64)
 def _realpath(folder: str) -> str:
+    """The real path of an absolute folder."""
     return os.path.realpath(folder)
 
 

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from saccade.data.batches import Stream, by_length, collate, epoch_of
+from saccade.data.batches import Batch, Stream, by_length, collate, epoch_of
 from saccade.data.corpora import (
     MAX_EXAMPLE_BYTES,
     Column,
@@ -24,6 +25,8 @@ from saccade.data.corpora import (
 )
 from saccade.data.lines import Example
 from saccade.errors import CheckpointError, DataError
+from saccade.nn.dropout import RowSlice
+from saccade.nn.padded import Padded
 
 OPEN = partial(open_column, pad=0)
 ROWS = st.lists(st.lists(st.integers(5, 99), min_size=1, max_size=12), min_size=1, max_size=60)
@@ -188,3 +191,9 @@ def test_a_dev_example_has_a_largest_size(tmp_path: Path) -> None:
     file.write_text('[["' + "x" * MAX_EXAMPLE_BYTES + '"], null]\n')
     with pytest.raises(CheckpointError, match="more than 4 MB"):
         Examples(file)
+
+
+def test_a_part_of_a_batch_is_a_part_on_any_device() -> None:
+    target = Padded(torch.zeros(2, 3, dtype=torch.int64), torch.tensor([3, 2]))
+    part = Batch((target,), target, RowSlice(0, 2, 8, 5)).to(torch.device("meta"))
+    assert (part.count, part.words) == (8, 5)
