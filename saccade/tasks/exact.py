@@ -80,7 +80,7 @@ def compare(
             limit=limit,
             budget=decode.budget,
             order=decode.order,
-            known=max(beams.values(), key=lambda one: one.value),
+            incumbent=max(beams.values(), key=lambda one: one.value),
             **common,
         )
         best = optimum.best

@@ -27,8 +27,8 @@ from saccade.decoding.search import (
     Step,
     beam_search,
     greedy,
-    preferred,
     token_log_probs,
+    top_alternatives,
 )
 from saccade.decoding.tree import Tree
 from saccade.errors import ConfigError, DataError
@@ -290,7 +290,7 @@ class GeneratingTask(Task):
         network: Generator,
         encoded: Sequence[EncodedQuery],
         request: Request,
-        note: list[Tensor] | None = None,
+        record: list[Tensor] | None = None,
     ) -> Begun:
         """What the network, and those that decide with it, make of queries before a token.
 
@@ -310,7 +310,7 @@ class GeneratingTask(Task):
             plain, plain_state, first = parts[0], started[0].state, started[0].first
             if len(parts) > 1:
                 plain, plain_state = steps.ensemble(parts), tuple(one.state for one in started)
-            plain = plain if note is None else steps.noted(plain, note)
+            plain = plain if record is None else steps.recording(plain, record)
             step, state = plain, plain_state
             if share := ctc_share(self.config, decode):
                 heads = [
@@ -491,7 +491,7 @@ def token_details(
     row = torch.tensor([b], device=first.device)
     ids = [*best.tokens, output.specials.eos]
     tokens = torch.tensor([ids], device=first.device)
-    log_probs, values, places = preferred(
+    log_probs, values, places = top_alternatives(
         step, select(state, row), tokens, first[row], ALTERNATIVES
     )
     names = output.tokens(ids)

@@ -49,8 +49,8 @@ def pieces(
     for query in encoded:
         if query.problem:
             raise DataError(query.problem)
-    note: list[Tensor] = []
-    begun = task.begin(network, encoded, request, note)
+    record: list[Tensor] = []
+    begun = task.begin(network, encoded, request, record)
     yield []
     pick: Pick = likeliest
     if isinstance(decode, c.Sample):
@@ -61,7 +61,7 @@ def pieces(
     shown = [query.prompt for query in encoded]  # which is the user's own
     steps = walk(begun.step, begun.state, begun.first, end=end, limits=limits, pick=pick)
     for taken in steps:
-        (log_probs,) = note
+        (log_probs,) = record
         found = []
         for row, (number, token, score) in zip(log_probs, taken, strict=True):
             top: tuple[tuple[int, float], ...] = ()
