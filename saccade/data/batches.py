@@ -48,7 +48,7 @@ class Batch:
     @property
     def count(self) -> int:
         """The number of examples; of the full batch, where only a part of it was read."""
-        return self.target.values.size(0) if self.part is None else self.part.whole
+        return self.target.values.size(0) if self.part is None else self.part.batch_rows
 
     @property
     def width(self) -> int:
@@ -272,17 +272,17 @@ class Loader:
         self.make_epoch, self.workers, self.split = epoch, workers, split
         self.pool = ThreadPoolExecutor(workers, "loader") if workers else None
         self.number, self.current = -1, None  # type: int, Batches | None
-        self.coming: Future[Batches] | None = None  # the next epoch's
-        self.ahead: deque[tuple[int, int, Future[Batch]]] = deque()  # (epoch, index, prefetched)
+        self.next_epoch: Future[Batches] | None = None
+        self.prefetched: deque[tuple[int, int, Future[Batch]]] = deque()  # (epoch, index, batch)
 
     def epoch(self, number: int) -> Batches:
         """The batches of an epoch."""
         if number != self.number or self.current is None:
-            prefetched = self.coming if number == self.number + 1 else None
+            future = self.next_epoch if number == self.number + 1 else None
             self.number = number
-            self.current = prefetched.result() if prefetched else self.make_epoch(number)
+            self.current = future.result() if future else self.make_epoch(number)
             if self.pool:
-                self.coming = self.pool.submit(self.make_epoch, number + 1)
+                self.next_epoch = self.pool.submit(self.make_epoch, number + 1)
         return self.current
 
     def take(self, number: int, start: int, count: int) -> list[Batch]:
@@ -293,13 +293,13 @@ class Loader:
         stop = min(start + count, len(epoch))
         if self.pool is None:
             return [self.make(epoch, i) for i in range(start, stop)]
-        if self.ahead and self.ahead[0][:2] != (number, start):
-            self.ahead.clear()
-        first = self.ahead[-1][1] + 1 if self.ahead else start
+        if self.prefetched and self.prefetched[0][:2] != (number, start):
+            self.prefetched.clear()
+        first = self.prefetched[-1][1] + 1 if self.prefetched else start
         last = min(max(stop, start + BATCHES_AHEAD * self.workers), len(epoch))
         for i in range(first, last):
-            self.ahead.append((number, i, self.pool.submit(self.make, epoch, i)))
-        return [self.ahead.popleft()[2].result() for _ in range(start, stop)]
+            self.prefetched.append((number, i, self.pool.submit(self.make, epoch, i)))
+        return [self.prefetched.popleft()[2].result() for _ in range(start, stop)]
 
     def make(self, epoch: Batches, i: int) -> Batch:
         if self.split is None or not isinstance(epoch, Epoch | Stream):

@@ -162,7 +162,7 @@ class MediaField(Field):
         index = [numbers.setdefault(cell.key, len(numbers)) for cell in cells]
         first = dict(zip(reversed(index), reversed(cells), strict=True))
         unique = [first[i] for i in range(len(numbers))]
-        return Features(self, Made(self, unique), np.array(index, np.int64))
+        return Features(self, CellRows(self, unique), np.array(index, np.int64))
 
     def rows(self, cells: Sequence[Cell]) -> list[Array]:
         """The row of each cell."""
@@ -249,15 +249,16 @@ class MediaField(Field):
             valid = bool((self.length(np.diff(starts)[:: self.variants]) == lengths).all())
         if not valid:
             raise CheckpointError(f"{files['values']}: is not what {name}.starts says: train anew")
-        rows = Stored(self, values, starts) if self.stored else Named(self, values, starts, lengths)
-        return Features(self, rows, index)
+        if self.stored:
+            return Features(self, StoredRows(self, values, starts), index)
+        return Features(self, MappedCellRows(self, values, starts, lengths), index)
 
 
 # --- sources of rows: the run, or cells -----------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredRows:
     """Rows that a run keeps, concatenated and memory-mapped."""
 
     field: MediaField
@@ -274,7 +275,7 @@ class Stored:
 
 
 @dataclass(frozen=True)
-class Made:
+class CellRows:
     """Rows that are decoded lazily from cells in memory."""
 
     field: MediaField
@@ -289,7 +290,7 @@ class Made:
 
 
 @dataclass(frozen=True)
-class Named:
+class MappedCellRows:
     """Rows that are decoded lazily from the cells of a corpus, which are memory-mapped."""
 
     field: MediaField
@@ -309,10 +310,10 @@ class Named:
 
 @dataclass(frozen=True)
 class Features:
-    """A column of media: row i is `kept.row(index[i])`."""
+    """A column of media: row i is `rows.row(index[i])`."""
 
     field: MediaField
-    kept: Stored | Made | Named
+    rows: StoredRows | CellRows | MappedCellRows
     index: Array
 
     def __len__(self) -> int:
@@ -320,13 +321,13 @@ class Features:
 
     @property
     def lengths(self) -> Array:
-        return self.kept.lengths[self.index]
+        return self.rows.lengths[self.index]
 
     def row(self, number: int, variant: int = 0) -> Array:
-        return self.kept.row(int(self.index[number]), variant)
+        return self.rows.row(int(self.index[number]), variant)
 
     def take(self, rows: Array) -> "Features":
-        return Features(self.field, self.kept, self.index[rows])
+        return Features(self.field, self.rows, self.index[rows])
 
     def padded(self, rows: Array, draw: Draw | None = None) -> Padded:
         """Some rows as one tensor; with a `draw`, augmented."""
@@ -357,11 +358,11 @@ class FeatureWriter:
         np.zeros(1, np.int64).tofile(self.starts)
 
     def extend(self, column: Features) -> None:
-        kept, field = column.kept, column.field
-        assert isinstance(kept, Made)
+        rows, field = column.rows, column.field
+        assert isinstance(rows, CellRows)
         index = []
         for number in column.index.tolist():
-            cell = kept.cells[number]
+            cell = rows.cells[number]
             if cell.key not in self.numbers:
                 self.numbers[cell.key] = len(self.numbers)
                 self._write(field, cell)

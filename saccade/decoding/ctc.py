@@ -1,7 +1,7 @@
 """Connectionist temporal classification as a step, so that it takes part in any search.
 
-Every position of a source says a token, or nothing (blank); a text is what is left when repetitions
-and then blanks are taken away. The probability that a text begins with a prefix is a sum over
+Every position of a source emits a token or a blank; the text is what is left when repetitions
+and then blanks are removed. The probability that a text begins with a prefix is a sum over
 alignments, and each continuation of the prefix, the end among them, has a share of it: that is
 log p of a next token, as a decoder gives it.
 B sources, S positions, N rows, V vocabulary.
@@ -25,50 +25,50 @@ IMPOSSIBLE = -1e4  # in place of log 0 of a position: differences of sums stay f
 class Prefix(NamedTuple):
     """The forward variables of a prefix; row s of S + 1 is for the first s positions.
 
-    All are logarithms: of the probability that these positions say just the prefix.
+    All are logarithms: of the probability that these positions emit just the prefix.
     """
 
-    spoken: Tensor  # (N, S + 1) ... and the last of them says its last token
-    blank: Tensor  # (N, S + 1) ... and the last of them says nothing
+    nonblank: Tensor  # (N, S + 1) ... and the last of them emits its last token
+    blank: Tensor  # (N, S + 1) ... and the last of them emits a blank
     score: Tensor  # (N,) that a text begins with the prefix
     last: Tensor  # (N,) its last token; of the empty prefix the blank, which no text has
 
 
-class Aligned(NamedTuple):
-    """What positions say, and each row's prefix; before the first token there is none."""
+class CTCState(NamedTuple):
+    """The output of the CTC head, and each row's prefix; None before the first token."""
 
-    heard: Fixed  # (B, S, V) log-probabilities, and the same as probabilities
+    frames: Fixed  # (B, S, V) log-probabilities, and the same as probabilities
     prefix: Prefix | None
 
 
 def start(
     log_probs: Float[Tensor, "B S V"], keep: Bool[Tensor, "B S"] | None, blank: int
-) -> Aligned:
-    """The state of a search before the first token; positions not in `keep` say nothing."""
+) -> CTCState:
+    """The state of a search before the first token; positions not in `keep` emit blanks."""
     # Sums over hundreds of positions need more than single precision; mps has no more.
     precise = torch.float32 if log_probs.device.type == "mps" else torch.float64
     log_probs = log_probs.to(precise).clamp(min=IMPOSSIBLE)
     if keep is not None:
-        silence = log_probs.new_full((log_probs.size(-1),), IMPOSSIBLE)
-        silence[blank] = 0.0
-        log_probs = torch.where(keep.unsqueeze(-1), log_probs, silence)
-    return Aligned(Fixed((log_probs, log_probs.exp())), None)
+        only_blank = log_probs.new_full((log_probs.size(-1),), IMPOSSIBLE)
+        only_blank[blank] = 0.0
+        log_probs = torch.where(keep.unsqueeze(-1), log_probs, only_blank)
+    return CTCState(Fixed((log_probs, log_probs.exp())), None)
 
 
 def ctc_step(blank: int, end: int) -> Step:
-    """The step that says how a prefix goes on by CTC alone, from the state of `start`.
+    """The step that continues a prefix by CTC alone, from the state of `start`.
 
     Graves 2008 (prefix search); beside attention Watanabe et al. 2017, IEEE JSTSP 11(8)
     """
 
-    def step(tokens: Int[Tensor, "N"], state: Aligned) -> tuple[Tensor, Aligned]:
-        log_probs, probs = state.heard.tree
-        if state.prefix is None:  # the first token was not said, but given
-            prefix = empty(log_probs, blank)
+    def step(tokens: Int[Tensor, "N"], state: CTCState) -> tuple[Tensor, CTCState]:
+        log_probs, probs = state.frames.tree
+        if state.prefix is None:  # the first token is the start symbol, not output
+            prefix = empty_prefix(log_probs, blank)
         else:
-            prefix = extended(state.prefix, tokens, log_probs, blank)
-        found = continuations(prefix, log_probs, probs, blank, end)
-        return found, Aligned(state.heard, prefix)
+            prefix = extend(state.prefix, tokens, log_probs, blank)
+        next_log_probs = continuations(prefix, log_probs, probs, blank, end)
+        return next_log_probs, CTCState(state.frames, prefix)
 
     return step
 
@@ -79,48 +79,48 @@ def joint(step: Step, other: Step, weight: float) -> Step:
     The weight is above 0 and below 1: what either forbids is forbidden.
     """
 
-    def both(
+    def joint_step(
         tokens: Int[Tensor, "N"], state: tuple[object, object]
     ) -> tuple[Tensor, tuple[object, object]]:
-        log_probs, mine = step(tokens, state[0])
-        others, theirs = other(tokens, state[1])
-        return (1.0 - weight) * log_probs + weight * others, (mine, theirs)
+        log_probs, state_a = step(tokens, state[0])
+        other_log_probs, state_b = other(tokens, state[1])
+        return (1.0 - weight) * log_probs + weight * other_log_probs, (state_a, state_b)
 
-    return both
-
-
-def empty(log_probs: Float[Tensor, "B S V"], blank: int) -> Prefix:
-    """The empty prefix of each source: positions that have said nothing so far."""
-    silent = log_probs[:, :, blank].cumsum(1)  # (B, S)
-    nothing = silent.new_zeros(len(silent), 1)
-    silent = torch.cat([nothing, silent], 1)
-    last = torch.full((len(silent),), blank, device=silent.device)
-    return Prefix(torch.full_like(silent, -inf), silent, nothing[:, 0], last)
+    return joint_step
 
 
-def extended(
+def empty_prefix(log_probs: Float[Tensor, "B S V"], blank: int) -> Prefix:
+    """The empty prefix of each source: all positions so far are blank."""
+    blanks = log_probs[:, :, blank].cumsum(1)  # (B, S)
+    nothing = blanks.new_zeros(len(blanks), 1)
+    blanks = torch.cat([nothing, blanks], 1)
+    last = torch.full((len(blanks),), blank, device=blanks.device)
+    return Prefix(torch.full_like(blanks, -inf), blanks, nothing[:, 0], last)
+
+
+def extend(
     prefix: Prefix, tokens: Int[Tensor, "N"], log_probs: Float[Tensor, "B S V"], blank: int
 ) -> Prefix:
     """Each row's prefix with one more token."""
     source = _sources(len(tokens), log_probs)
-    own, silent = log_probs[source, :, tokens], log_probs[source, :, blank]  # (N, S)
+    own, blanks = log_probs[source, :, tokens], log_probs[source, :, blank]  # (N, S)
     # Between two tokens that are the same there must be a blank, or they would be one.
     same = (tokens == prefix.last)[:, None]
-    before = torch.where(same, prefix.blank, torch.logaddexp(prefix.blank, prefix.spoken))[:, :-1]
-    spoken = _stay(before, own)
+    before = torch.where(same, prefix.blank, torch.logaddexp(prefix.blank, prefix.nonblank))[:, :-1]
+    nonblank = _stay(before, own)
     score = torch.logsumexp(before + own, 1)
-    return Prefix(spoken, _stay(spoken[:, :-1], silent), score, tokens)
+    return Prefix(nonblank, _stay(nonblank[:, :-1], blanks), score, tokens)
 
 
 def _sources(rows: int, log_probs: Float[Tensor, "B S V"]) -> Int[Tensor, "N"]:
-    """To which source each of so many rows belongs."""
+    """The source of each of `rows` rows."""
     return torch.arange(rows, device=log_probs.device) // (rows // len(log_probs))
 
 
-def _stay(enter: Float[Tensor, "N S"], say: Float[Tensor, "N S"]) -> Float[Tensor, "N S1"]:
-    """r(s) = (r(s - 1) + enter(s - 1)) say(s) from r(0) = 0, all in logarithms, without a loop."""
-    total = say.cumsum(1)
-    since = torch.logcumsumexp(enter - (total - say), 1) + total
+def _stay(enter: Float[Tensor, "N S"], emit: Float[Tensor, "N S"]) -> Float[Tensor, "N S1"]:
+    """r(s) = (r(s - 1) + enter(s - 1)) emit(s) from r(0) = 0, all in logarithms, without a loop."""
+    total = emit.cumsum(1)
+    since = torch.logcumsumexp(enter - (total - emit), 1) + total
     return F.pad(since, (1, 0), value=-inf)
 
 
@@ -137,53 +137,53 @@ def continuations(
     all of them that is one product of matrices.
     """
     (N, S), B = prefix.blank[:, :-1].shape, len(log_probs)
-    whole = torch.logaddexp(prefix.blank, prefix.spoken)
-    before = whole[:, :-1]  # (N, S)
+    complete = torch.logaddexp(prefix.blank, prefix.nonblank)
+    before = complete[:, :-1]  # (N, S)
     peak = before.amax(1, keepdim=True).clamp(min=-1e30)
-    ways = (before - peak).exp().view(B, N // B, S) @ probs  # (B, N / B, V)
-    found = ways.view(N, -1).log() + peak
+    sums = (before - peak).exp().view(B, N // B, S) @ probs  # (B, N / B, V)
+    scores = sums.view(N, -1).log() + peak  # of the prefix and the next token
     own = log_probs[_sources(N, log_probs), :, prefix.last]  # (N, S)
-    again = torch.logsumexp(prefix.blank[:, :-1] + own, 1, keepdim=True)
-    found.scatter_(1, prefix.last[:, None], again)
-    found[:, blank] = -inf
-    found[:, end] = whole[:, -1]
-    none = (prefix.score == -inf)[:, None]  # a row of the beam that is empty
-    return (found - prefix.score[:, None]).masked_fill(none, -inf).clamp(max=0.0).float()
+    repeated = torch.logsumexp(prefix.blank[:, :-1] + own, 1, keepdim=True)
+    scores.scatter_(1, prefix.last[:, None], repeated)
+    scores[:, blank] = -inf
+    scores[:, end] = complete[:, -1]
+    unused = (prefix.score == -inf)[:, None]  # rows of the beam without a hypothesis
+    return (scores - prefix.score[:, None]).masked_fill(unused, -inf).clamp(max=0.0).float()
 
 
-def best_path(
+def forced_alignment(
     log_probs: Float[Tensor, "S V"], text: Sequence[int], blank: int
 ) -> list[tuple[int, int]] | None:
-    """Where each token of a text is said on the likeliest alignment: first position, and end.
+    """The span of each token of a text on its likeliest alignment: first position, and end.
 
-    None where the text has more tokens than positions can say.
+    None where the text is too long for the number of positions.
     """
     if not text:
         return []
-    spelled = [blank, *(label for token in text for label in (token, blank))]
-    labels = torch.tensor(spelled, device="cpu")
-    say = log_probs.cpu()[:, labels]  # (S, 2 * len + 1)
+    with_blanks = [blank, *(label for token in text for label in (token, blank))]
+    labels = torch.tensor(with_blanks, device="cpu")
+    emit = log_probs.cpu()[:, labels]  # (S, 2 * len + 1)
     # A blank may be left out between two tokens, unless they are the same.
     may_skip = torch.zeros_like(labels, dtype=torch.bool)
     may_skip[3::2] = labels[3::2] != labels[1:-2:2]
-    score = torch.full_like(say[0], -inf)
-    score[:2] = say[0, :2]
+    score = torch.full_like(emit[0], -inf)
+    score[:2] = emit[0, :2]
     moves = []
-    for row in say[1:]:
+    for row in emit[1:]:
         one, two = (F.pad(score, (n, 0), value=-inf)[: len(labels)] for n in (1, 2))
         best, move = torch.stack([score, one, two.masked_fill(~may_skip, -inf)]).max(0)
         score = best + row
         moves.append(move)
-    at = len(labels) - 1 if score[-1] >= score[-2] else len(labels) - 2
-    if score[at] == -inf:
+    label_at = len(labels) - 1 if score[-1] >= score[-2] else len(labels) - 2
+    if score[label_at] == -inf:
         return None
-    places = [at]
+    path = [label_at]
     for move in reversed(moves):
-        at -= int(move[at])
-        places.append(at)
-    places.reverse()
-    found = []
+        label_at -= int(move[label_at])
+        path.append(label_at)
+    path.reverse()
+    spans = []
     for t in range(len(text)):
-        first = places.index(2 * t + 1)
-        found.append((first, first + places.count(2 * t + 1)))
-    return found
+        first = path.index(2 * t + 1)
+        spans.append((first, first + path.count(2 * t + 1)))
+    return spans

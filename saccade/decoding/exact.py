@@ -1,7 +1,7 @@
-"""Exact search: the most probable text of all, proved; and plain enumeration to hold it against.
+"""Exact search (branch and bound): the most probable text, proved; and enumeration to check it.
 
-A prefix can only lose probability, so its score now bounds the score of all that begins with it.
-What cannot beat the best text so far is never looked at.
+A prefix can only lose probability, so its score is a bound on the score of all its completions.
+Prefixes that cannot beat the best text so far are pruned.
 """
 
 import heapq
@@ -27,7 +27,7 @@ Order = Literal["depth", "best"]
 class Optimum:
     """The best text found, whether it is proved to be the best of all, and after how many steps."""
 
-    best: Hypothesis | None  # None where nothing at all may be said
+    best: Hypothesis | None  # None where no output is allowed
     proved: bool
     steps: int
 
@@ -37,10 +37,10 @@ class Optimum:
 
 
 class Prefix(NamedTuple):
-    """A prefix to be extended; the smallest is the next."""
+    """A prefix to be extended; the smallest is next in the heap."""
 
     key: tuple[float, float]
-    number: int  # which came first: makes the order total
+    created: int  # in which order: makes the order of the heap total
     score: float
     tokens: tuple[int, ...]
     state: Any  # after the prefix without its last token: a batch ...
@@ -58,18 +58,18 @@ def exact_search(
     budget: int,
     length: Length = LOG_P,
     order: Order = "depth",
-    known: Hypothesis | None = None,
+    incumbent: Hypothesis | None = None,
 ) -> Optimum:
     """The best text of at most `limit` tokens for one source, by log p or normalised for length.
 
     Depth first, or best first, and either way the likeliest continuations before the others. A
     prefix ends with at most the score it has, over at most `limit` + 1 tokens: where that is no
-    more than the best so far, all that begins with it is left out. `budget` is how many prefixes
-    may be extended; `known` is a text to beat, as of a beam search.
+    more than the best so far, it is pruned. `budget` is how many prefixes may be extended;
+    `incumbent` is a text to beat, as of a beam search.
     """
     if budget < 1:
         raise ConfigError(f"a budget of {budget}: exact search needs at least 1 step")
-    best, steps, number = known, 0, 0
+    best, steps, created = incumbent, 0, 0
     heap = [Prefix((0.0, 0.0), 0, 0.0, (), state, 0)]
 
     while heap and steps < budget:
@@ -83,7 +83,7 @@ def exact_search(
                 batch.append(prefix)
         if not batch:
             break
-        batch.sort(key=lambda prefix: prefix.number)  # so that those of one state are together
+        batch.sort(key=lambda prefix: prefix.created)  # so that those of one state are together
         steps += len(batch)
         log_probs, after = step(_last(batch, first), _states(batch, first.device))
         scores = log_probs.double() + torch.tensor(
@@ -99,17 +99,17 @@ def exact_search(
             continue
         scores[:, end] = -inf
         for row, token in (length(scores, limit + 1) > bound).nonzero().tolist():
-            score, number = float(scores[row, token]), number + 1
+            score, created = float(scores[row, token]), created + 1
             key = (-score, 0.0) if order == "best" else (-(depth + 1.0), -score)
             tokens = (*batch[row].tokens, token)
-            heapq.heappush(heap, Prefix(key, number, score, tokens, after, row))
+            heapq.heappush(heap, Prefix(key, created, score, tokens, after, row))
     bound = -inf if best is None else best.value
     left = any(length(prefix.score, limit + 1) > bound for prefix in heap)
     return Optimum(best, not left, steps)
 
 
 def _last(batch: Sequence[Prefix], first: Int[Tensor, "1"]) -> Int[Tensor, "N"]:
-    """The last token of each prefix; of the empty one the token that all begin with."""
+    """The last token of each prefix; of the empty one the start symbol."""
     if not batch[0].tokens:
         return first
     return torch.tensor([prefix.tokens[-1] for prefix in batch], device=first.device)
@@ -118,8 +118,8 @@ def _last(batch: Sequence[Prefix], first: Int[Tensor, "1"]) -> Int[Tensor, "N"]:
 def _states(batch: Sequence[Prefix], device: torch.device) -> Any:
     """The states of prefixes, which come from one batch or from several, as one."""
     parts = []
-    for _, some in groupby(batch, key=lambda prefix: id(prefix.state)):
-        group = list(some)
+    for _, rows_of_state in groupby(batch, key=lambda prefix: id(prefix.state)):
+        group = list(rows_of_state)
         rows = torch.tensor([prefix.row for prefix in group], device=device)
         parts.append(select(group[0].state, rows))
     return concat(parts)
@@ -134,14 +134,14 @@ def exhaustive(
     end: int,
     limit: int,
     length: Length = LOG_P,
-    most: int = 1_000_000,
+    max_texts: int = 1_000_000,
 ) -> list[Hypothesis]:
     """Every text of at most `limit` tokens that has a probability, the best first.
 
-    The reference for the other searches, on tiny vocabularies: what would be more than `most`
-    texts is refused.
+    The reference for the other searches, on tiny vocabularies: more than `max_texts` texts are
+    refused.
     """
-    found: list[Hypothesis] = []
+    hypotheses: list[Hypothesis] = []
     texts: list[tuple[int, ...]] = [()]
     scores, tokens = torch.zeros(1, dtype=torch.float64, device=first.device), first
     for n in range(limit + 1):
@@ -150,16 +150,16 @@ def exhaustive(
         total = scores[:, None] + log_probs.double()  # (rows, V)
         for text, score in zip(texts, total[:, end].tolist(), strict=True):
             if score > -inf:
-                found.append(Hypothesis(list(text), score, length(score, n + 1)))
+                hypotheses.append(Hypothesis(list(text), score, length(score, n + 1)))
         total[:, end] = -inf
         row, token = (total > -inf).nonzero().unbind(1)
         if n == limit or not len(row):
             break
-        if len(found) + len(row) > most:
+        if len(hypotheses) + len(row) > max_texts:
             raise ConfigError(
-                f"enumeration: more than {most:,} texts of at most {limit} tokens from "
+                f"enumeration: more than {max_texts:,} texts of at most {limit} tokens from "
                 f"{V} different ones; use exact search"
             )
         texts = [(*texts[r], t) for r, t in zip(row.tolist(), token.tolist(), strict=True)]
         scores, tokens, state = total[row, token], token, select(state, row)
-    return sorted(found, key=lambda hypothesis: -hypothesis.value)
+    return sorted(hypotheses, key=lambda hypothesis: -hypothesis.value)

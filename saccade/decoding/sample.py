@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from saccade.decoding.search import Hypothesis, Pick, Step, one_by_one
+from saccade.decoding.search import Hypothesis, Pick, Step, generate
 
 
 def sample(
@@ -25,10 +25,9 @@ def sample(
     """For each source a text drawn from the step's probabilities.
 
     Every number drawn is a function of (seed, the row's key, t) alone; the seed is one for all
-    rows, or one for each. The score is log p under
-    the step as it is given: with a temperature or a filter on it, not the model's own.
+    rows, or one for each. The score is log p under the step, with its temperature and filters.
     """
-    return one_by_one(step, state, first, end=end, limits=limits, pick=draw(seed, keys))
+    return generate(step, state, first, end=end, limits=limits, pick=draw(seed, keys))
 
 
 def draw(seed: int | Sequence[int], keys: Sequence[int]) -> Pick:

@@ -54,7 +54,7 @@ class Hypothesis:
 
     tokens: list[int]
     score: float
-    value: float  # what it is ranked by: the score for its length, and what else was asked for
+    value: float  # what it is ranked by: the score normalised for length, plus any bonus
 
 
 def walk(
@@ -66,7 +66,7 @@ def walk(
     limits: Sequence[int],
     pick: Pick,
 ) -> Iterator[list[tuple[int, int, float]]]:
-    """At each step (source, token, score so far) of those that go on; `pick` chooses the token.
+    """At each step (source, token, score so far) of the open sources; `pick` chooses the token.
 
     A source at its limit may only end; one that has ended leaves the batch.
     """
@@ -91,7 +91,7 @@ def walk(
             break
 
 
-def one_by_one(
+def generate(
     step: Step,
     state: Any,
     first: Int[Tensor, "B"],
@@ -115,11 +115,11 @@ def greedy(
     step: Step, state: Any, first: Int[Tensor, "B"], *, end: int, limits: Sequence[int]
 ) -> list[Hypothesis]:
     """For each source the likeliest token, one by one, at most `limits[b]` and then the end."""
-    return one_by_one(step, state, first, end=end, limits=limits, pick=likeliest)
+    return generate(step, state, first, end=end, limits=limits, pick=likeliest)
 
 
 KEPT_HYPOTHESES = 250  # finished ones of a source, so that a wide beam takes no more memory
-MIN_NUMBERS_FOR_BLOCKS = 2**19  # from which on blocks are faster than torch's argmax
+MIN_NUMBERS_FOR_BLOCKS = 2**19  # above it blocks are faster than torch's argmax
 
 
 def likeliest(log_probs: Float[Tensor, "N V"], rows: list[int], t: int) -> Int[Tensor, "N"]:
@@ -147,14 +147,14 @@ def beam_search(
 ) -> list[list[Hypothesis]]:
     """For each source its finished hypotheses, the best for its length first.
 
-    Of all continuations the `width` most probable are looked at. Those that have ended are set
-    aside, and the next that have not take their places, unless all have ended. This goes on until
+    At each step the `width` most probable continuations are examined. Those that have ended are
+    set aside, and the next open ones take their places, unless all have ended. This goes on until
     no open one can still be among the `nbest`: a prefix can only lose probability, so the best it
     can end with is its score now, over the longest length. With `stop_after` the search also
     ends when so many have ended.
 
-    `groups` share the width, and each avoids what the ones before it have said at the same step by
-    `diversity` for each time (Vijayakumar et al. 2018, arxiv.org/abs/1610.02424). `bonus` is a
+    `groups` share the width, and each subtracts `diversity` for every time that a group before it
+    chose a token at the same step (Vijayakumar et al. 2018, arxiv.org/abs/1610.02424). `bonus` is a
     number, at most 0, for each row of a state, added when a hypothesis is ranked. `trees`, if
     given, gets the tree of each source. A source whose every continuation is forbidden has none.
     Of more than a few hundred finished ones the best are kept, the `nbest` in any case.
@@ -169,32 +169,32 @@ def beam_search(
     alive = list(range(first.size(0)))  # the sources
     limit = torch.tensor(limits, device=device)
     score = torch.zeros(first.size(0), 1, device=device)
-    said = tokens.new_zeros(len(tokens), 0)  # (N, t)
+    prefixes = tokens.new_zeros(len(tokens), 0)  # (N, t)
     best = torch.full((first.size(0), nbest), -inf, device=device)  # of the finished
     found: list[list[Hypothesis]] = [[] for _ in limits]
-    finished = [0 for _ in limits]  # how many, of which `found` keeps the best
-    grown = None if trees is None else [Tree.planted(W) for _ in limits]
+    finished = [0 for _ in limits]  # the number of all, of which `found` keeps the best
+    new_trees = None if trees is None else [Tree.of_width(W) for _ in limits]
 
     for t in range(max(limits, default=-1) + 1):
         log_probs, state = step(tokens, state)  # (N, V)
         (B, R), V = score.shape, log_probs.size(-1)
-        closing = limit <= t
-        if bool(closing.any()):  # at its limit a prefix may only end
+        at_limit = limit <= t
+        if bool(at_limit.any()):  # at its limit a prefix may only end
             only_end = torch.full_like(log_probs, -inf)
             only_end[:, end] = log_probs[:, end]
-            log_probs = torch.where(closing.repeat_interleave(R)[:, None], only_end, log_probs)
+            log_probs = torch.where(at_limit.repeat_interleave(R)[:, None], only_end, log_probs)
         score, index = _select(score, log_probs, W, groups, diversity)  # (B, G, 2 * W / G)
         base = torch.arange(B, device=device)[:, None, None] * R
         token, rows = index % V, index // V + base  # the parents' places among the N
         ends = (token == end) & (score > -inf)
         done = ends[:, :, : W // groups]  # among the best of its group
-        seen = score
+        all_scores = score
         if bool(done.any()):
             value = length(score, t + 1)
             if bonus is not None:
                 value = value + bonus(state)[rows]
             for b, g, place in done.nonzero().tolist():
-                text = said[rows[b, g, place]].tolist()
+                text = prefixes[rows[b, g, place]].tolist()
                 one = float(score[b, g, place]), float(value[b, g, place])
                 found[alive[b]].append(Hypothesis(text, *one))
                 finished[alive[b]] += 1
@@ -204,34 +204,34 @@ def beam_search(
             new = value[:, :, : W // groups].masked_fill(~done, -inf).flatten(1)
             best = torch.cat([best, new], -1).topk(nbest, -1).values
             score = score.masked_fill(ends | done.all(-1, keepdim=True), -inf)
-        # The open ones, still in order; of those that end, the ones beside the beam are forgotten.
+        # The open ones, still in order; continuations that end outside the beam are dropped.
         order = ends.to(torch.uint8).argsort(dim=-1, stable=True)[:, :, : W // groups]
-        if grown is not None:
+        if new_trees is not None:
             kept = order.masked_fill(score.gather(-1, order) == -inf, -1)
-            _grow(grown, alive, rows - base, token, seen, done, kept)
+            _record_step(new_trees, alive, rows - base, token, all_scores, done, kept)
         score, token, rows = (x.gather(-1, order).flatten(1) for x in (score, token, rows))
         # An open prefix ends with at most the score it has, over at most limit + 1 tokens.
         going = length(score.amax(-1), limit + 1.0) > best[:, -1]
-        if grown is not None:
-            _settle(grown, alive, ~going, score, "could not win")
+        if new_trees is not None:
+            _record_stop(new_trees, alive, ~going, score, "could not win")
         if stop_after is not None:
             enough = torch.tensor([finished[b] >= stop_after for b in alive], device=device)
-            if grown is not None:
-                _settle(grown, alive, going & enough, score, "enough had ended")
+            if new_trees is not None:
+                _record_stop(new_trees, alive, going & enough, score, "enough had ended")
             going &= ~enough
         if not bool(going.any()):
             break
-        whole = bool(going.all())
+        all_open = bool(going.all())
         stay = going.nonzero().squeeze(1)
-        if not whole:
+        if not all_open:
             alive = [alive[b] for b in stay.tolist()]
             score, best, limit = score[stay], best[stay], limit[stay]
             rows, token = rows[stay], token[stay]
         rows, token = rows.flatten(), token.flatten()
-        state = reorder(state, rows) if whole else select(state, rows, stay)
-        tokens, said = token, torch.cat([said[rows], token[:, None]], 1)
-    if trees is not None and grown is not None:
-        trees += grown
+        state = reorder(state, rows) if all_open else select(state, rows, stay)
+        tokens, prefixes = token, torch.cat([prefixes[rows], token[:, None]], 1)
+    if trees is not None and new_trees is not None:
+        trees += new_trees
     return [_ranked(some) for some in found]
 
 
@@ -239,7 +239,7 @@ def _ranked(found: list[Hypothesis]) -> list[Hypothesis]:
     return sorted(found, key=lambda hypothesis: -hypothesis.value)
 
 
-BLOCK_TOKENS = 256  # tokens of the vocabulary, looked at only if the largest is among the best
+BLOCK_TOKENS = 256  # tokens of the vocabulary, read only if their maximum is among the k best
 
 
 def _select(
@@ -251,23 +251,22 @@ def _select(
 ) -> tuple[Float[Tensor, "B G k"], Int[Tensor, "B G k"]]:
     """Each group's best continuations, twice as many as it is wide: scores, and places in (R, V).
 
-    Twice, so that enough are left to go on when some of them end. Where there are fewer, the rest
-    has no probability.
+    Twice, so that enough stay open when some of them end. Where there are fewer, the rest is -inf.
     """
     (B, R), V, each = score.shape, log_probs.size(-1), width // groups
     table = log_probs.view(B, R, V)
-    spoken = log_probs.new_zeros(B, V) if groups > 1 else None  # how often, at this step
+    used = log_probs.new_zeros(B, V) if groups > 1 else None  # by how many beams of this step
     scores, places = [], []
     for g in range(groups):
         mine = slice(g * each, (g + 1) * each) if R > 1 else slice(0, 1)  # at first all share one
         here = table[:, mine]
         k = min(2 * each, here.size(1) * V)
         values, index = top(score[:, mine], here, k)
-        if spoken is not None:
-            _, index = top(score[:, mine], here - diversity * spoken[:, None], k)
+        if used is not None:
+            _, index = top(score[:, mine], here - diversity * used[:, None], k)
             values = (score[:, mine, None] + here).flatten(1).gather(1, index)
-            said = (values[:, :each] > -inf).to(spoken.dtype)
-            spoken.scatter_add_(1, index[:, :each] % V, said)
+            chosen = (values[:, :each] > -inf).to(used.dtype)
+            used.scatter_add_(1, index[:, :each] % V, chosen)
         lacking = (0, 2 * each - k)
         scores.append(F.pad(values, lacking, value=-inf))
         places.append(F.pad(index, lacking) + (g * each * V if R > 1 else 0))
@@ -279,17 +278,17 @@ def top(
 ) -> tuple[Float[Tensor, "B k"], Int[Tensor, "B k"]]:
     """The k best sums of a row's score and a token's log-probability: values, places in (W, V).
 
-    The k best lie in the k blocks whose largest are the largest. To find a block's largest is a
-    matter of memory speed; to sort is not.
+    The k best lie in the k blocks with the largest maxima. Finding a block's maximum runs at memory
+    speed; sorting does not.
     """
     B, W, V = log_probs.shape
     blocks = -(-V // BLOCK_TOKENS)
     if blocks < 8 or k > blocks:
         return (score[:, :, None] + log_probs).flatten(1).topk(k, -1)
-    whole = V // BLOCK_TOKENS
-    largest = log_probs[:, :, : whole * BLOCK_TOKENS].view(B, W, whole, BLOCK_TOKENS).amax(-1)
-    if whole < blocks:
-        largest = torch.cat([largest, log_probs[:, :, whole * BLOCK_TOKENS :].amax(-1, True)], -1)
+    full = V // BLOCK_TOKENS
+    largest = log_probs[:, :, : full * BLOCK_TOKENS].view(B, W, full, BLOCK_TOKENS).amax(-1)
+    if full < blocks:
+        largest = torch.cat([largest, log_probs[:, :, full * BLOCK_TOKENS :].amax(-1, True)], -1)
     chosen = (score[:, :, None] + largest).flatten(1).topk(k, -1).indices  # (B, k)
     row, block = chosen // blocks, chosen % blocks
     within = torch.arange(BLOCK_TOKENS, device=score.device)
@@ -301,7 +300,7 @@ def top(
     return best, place.gather(1, index)
 
 
-def _grow(
+def _record_step(
     trees: list[Tree],
     alive: list[int],
     place: Int[Tensor, "B G k"],
@@ -310,28 +309,28 @@ def _grow(
     done: Bool[Tensor, "B G w"],
     kept: Int[Tensor, "B G w"],
 ) -> None:
-    """Note the continuations of each source: those that ended, that are kept, and that fell."""
+    """Add the continuations of each source to its tree: ended, kept, and outside the beam."""
     for b, source in enumerate(alive):
         for g in range(kept.size(1)):
             some = zip(
                 place[b, g].tolist(), token[b, g].tolist(), score[b, g].tolist(), strict=True
             )
             ended = done[b, g].nonzero().flatten().tolist()
-            trees[source].grow(list(some), ended, kept[b, g].tolist())
-        trees[source].turn()
+            trees[source].add_step(list(some), ended, kept[b, g].tolist())
+        trees[source].advance()
 
 
-def _settle(
+def _record_stop(
     trees: list[Tree],
     alive: list[int],
-    over: Bool[Tensor, "B"],
+    stopped: Bool[Tensor, "B"],
     score: Float[Tensor, "B W"],
     fate: Fate,
 ) -> None:
-    """Say of the open prefixes of sources whose search is over what became of them."""
-    for b in over.nonzero().flatten().tolist():
-        open_ones = [place for place, s in enumerate(score[b].tolist()) if s > -inf]
-        trees[alive[b]].stop(open_ones, fate)
+    """Set the fate of the open prefixes of sources whose search is over."""
+    for b in stopped.nonzero().flatten().tolist():
+        open_places = [place for place, s in enumerate(score[b].tolist()) if s > -inf]
+        trees[alive[b]].stop(open_places, fate)
 
 
 def _check(limits: Sequence[int], rows: int) -> None:
@@ -353,7 +352,7 @@ def token_log_probs(
 
 
 @torch.inference_mode()
-def preferred(
+def top_alternatives(
     step: Step, state: Any, tokens: Int[Tensor, "B T"], first: Int[Tensor, "B"], k: int
 ) -> tuple[Float[Tensor, "B T"], Float[Tensor, "B T k"], Int[Tensor, "B T k"]]:
     """Forced decoding: log p of each given token, and the k likeliest in its place with theirs."""

@@ -1,7 +1,7 @@
-"""Series of numbers, step by step: drawn from what a step says, or its means.
+"""Series of numbers, step by step: samples of a step's distribution, or its means.
 
 A step is `(numbers, state) -> (raw, state)`, where `raw` are the parameters of a distribution of
-the next numbers. As in search, no model is seen here.
+the next numbers. As in search, no model is known here.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,14 +24,14 @@ Choose = Callable[[Tensor, list[int], int], Tensor]  # ((N, n), the rows' number
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Rows of numbers (n, F), and log p of them; where a series has an end of its own, with it."""
+    """Rows of numbers (n, F), and log p of them, including the end of the series if it has one."""
 
     values: Float[Tensor, "n F"]
     score: float
 
 
 def number_stepper(decoder: Callable[[Tensor, Any], tuple[Tensor, Any]]) -> NumberStep:
-    """The step of a decoder: the numbers of one step in, what is said of the next out."""
+    """The step of a decoder: the numbers of one step in, the parameters for the next out."""
 
     def step(values: Float[Tensor, "N F"], state: Any) -> tuple[Float[Tensor, "N n"], Any]:
         raw, state = decoder(values[:, None], state)
@@ -46,8 +46,8 @@ def drawn(
     """Draws the next numbers of each row; each is a function of (seed, the row's key, t) alone."""
 
     def choose(raw: Float[Tensor, "N n"], rows: list[int], t: int) -> Float[Tensor, "N F"]:
-        some, draws = np.array([keys[row] for row in rows]), distribution.draws
-        columns = [uniforms(seed, some, t * draws + i) for i in range(draws)]
+        row_keys, draws = np.array([keys[row] for row in rows]), distribution.draws
+        columns = [uniforms(seed, row_keys, t * draws + i) for i in range(draws)]
         noise = torch.from_numpy(np.stack(columns, -1)).to(raw.device)
         return distribution.sample(raw, noise, temperature)
 
@@ -55,7 +55,7 @@ def drawn(
 
 
 def expected(distribution: Distribution) -> Choose:
-    """The mean of the next numbers; of those that are 0 or 1 the likelier."""
+    """The mean of the next numbers; of binary ones the likelier value."""
 
     def choose(raw: Float[Tensor, "N n"], rows: list[int], t: int) -> Float[Tensor, "N F"]:
         mean = distribution.mean(raw)
@@ -77,33 +77,32 @@ def unroll(
     limits: Sequence[int],
     end: int | None = None,
 ) -> list[Series]:
-    """For each row the numbers chosen one step after the other, at most `limits[b]` of them.
+    """For each row the numbers chosen step by step, at most `limits[b]` steps.
 
-    `first` is what is read before the first: the last that is known, or nothing (NaN). Where the
-    number `end` is 1, a series has ended, and the row that says so is not of it. A row's series
-    does not depend on the others.
+    `first` is the input of the first step: the last known numbers, or NaN. A series ends where the
+    number `end` is 1, and that row is not part of it. A row's series does not depend on the others.
     """
     chosen: list[list[Tensor]] = [[] for _ in limits]
     scores = [0.0 for _ in limits]
     limit = torch.tensor(limits, device=first.device)
     alive = torch.arange(first.size(0), device=first.device)
     values, rows = first, alive.tolist()
-    nothing = torch.full_like(first[:1], nan)
+    no_numbers = torch.full_like(first[:1], nan)
     if end is not None:
-        nothing[:, end] = 1.0
+        no_numbers[:, end] = 1.0
     for t in range(max(limits, default=0) + 1):
         raw, state = step(values, state)
         values = choose(raw, rows, t)
-        over = limit[alive] <= t
+        ended = limit[alive] <= t
         if end is not None:
-            over = over | (values[:, end] == 1.0)
-        values = torch.where(over[:, None], nothing, values)  # -log p of nothing is 0
+            ended = ended | (values[:, end] == 1.0)
+        values = torch.where(ended[:, None], no_numbers, values)  # -log p of nothing is 0
         log_p = (-distribution.nll(raw, values)).tolist()
-        for row, one, more, last in zip(rows, values, log_p, over.tolist(), strict=True):
+        for row, one, more, done in zip(rows, values, log_p, ended.tolist(), strict=True):
             scores[row] += more
-            if not last:
+            if not done:
                 chosen[row].append(one)
-        stay = (~over).nonzero().squeeze(1)
+        stay = (~ended).nonzero().squeeze(1)
         if not len(stay):
             break
         if len(stay) < len(alive):
@@ -111,6 +110,6 @@ def unroll(
             rows = alive.tolist()
     empty = first.new_zeros(0, first.size(1))
     return [
-        Series(torch.stack(some) if some else empty, score)
-        for some, score in zip(chosen, scores, strict=True)
+        Series(torch.stack(steps) if steps else empty, score)
+        for steps, score in zip(chosen, scores, strict=True)
     ]

@@ -1,7 +1,7 @@
-"""Steps, and functions `Step -> Step` that change what a search may do; they compose.
+"""Steps, and functions `Step -> Step` that constrain or change a search; they compose.
 
-A wrapper that has to remember something puts it beside the inner state at the first call, so a
-search is begun with the plain state whatever is wrapped around the step.
+A wrapper with a state of its own puts it beside the inner state at the first call, so a search
+starts with the plain state whatever is wrapped around the step.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,21 +21,21 @@ from saccade.nn.watch import watch
 Tokens = Int[Tensor, "N"]  # the last of each row
 LogProbs = Float[Tensor, "N V"]
 Decoder = Callable[[Tensor, Any], tuple[Tensor, Any]]  # ((N, T), state) -> ((N, T, V), state)
-Rule = Callable[[Tensor, Tensor], Tensor]  # ((N, V) log_probs, (N, t) said so far) -> (N, V)
+Rule = Callable[[Tensor, Tensor], Tensor]  # ((N, V) log_probs, (N, t) history) -> (N, V)
 
 
 def stepper(decoder: Decoder, banned: Sequence[int] = ()) -> Step:
     """The step of a decoder: one column in, the next token's log-probabilities out.
 
-    Those that are banned never come; the others keep their log-probabilities.
+    Banned tokens get -inf; the others keep their log-probabilities.
     """
     columns = list(banned)
 
     def step(tokens: Tokens, state: Any) -> tuple[LogProbs, Any]:
         logits, state = decoder(tokens[:, None], state)
         logits = logits[:, 0].float()
-        own = None if logits.requires_grad else logits  # in its own place: it is large
-        log_probs = torch.log_softmax(logits, -1, out=own)
+        out = None if logits.requires_grad else logits  # in place: it is large
+        log_probs = torch.log_softmax(logits, -1, out=out)
         if columns:
             log_probs[:, columns] = -inf
         return log_probs, state
@@ -43,28 +43,28 @@ def stepper(decoder: Decoder, banned: Sequence[int] = ()) -> Step:
     return step
 
 
-def changed(step: Step, change: Callable[[Tensor], Tensor]) -> Step:
+def map_log_probs(step: Step, change: Callable[[Tensor], Tensor]) -> Step:
     """The same step with its log-probabilities changed, each row by itself."""
 
-    def other(tokens: Tokens, state: Any) -> tuple[LogProbs, Any]:
+    def transformed(tokens: Tokens, state: Any) -> tuple[LogProbs, Any]:
         log_probs, state = step(tokens, state)
         return change(log_probs), state
 
-    return other
+    return transformed
 
 
 def ban(step: Step, banned: Sequence[int]) -> Step:
-    """The same step, but these tokens never come; the others keep their log-probabilities."""
+    """The same step with -inf for these tokens; the others keep their log-probabilities."""
     columns = torch.tensor(banned, dtype=torch.long, device="cpu")
-    return changed(step, lambda log_p: log_p.index_fill(1, columns.to(log_p.device), -inf))
+    return map_log_probs(step, lambda log_p: log_p.index_fill(1, columns.to(log_p.device), -inf))
 
 
-# --- what is drawn from, by sampling --------------------------------------------------------------
+# --- filters for sampling -------------------------------------------------------------------------
 
 
 def tempered(step: Step, temperature: float) -> Step:
     """Probabilities to the power 1 / temperature: below 1 sharper, above 1 flatter."""
-    return changed(step, lambda log_probs: (log_probs / temperature).log_softmax(-1))
+    return map_log_probs(step, lambda log_probs: (log_probs / temperature).log_softmax(-1))
 
 
 def top_k(step: Step, k: int) -> Step:
@@ -74,12 +74,12 @@ def top_k(step: Step, k: int) -> Step:
         least = log_probs.topk(min(k, log_probs.size(-1)), -1).values[:, -1:]
         return _keep(log_probs, log_probs >= least)
 
-    return changed(step, change)
+    return map_log_probs(step, change)
 
 
 def top_p(step: Step, p: float) -> Step:
     """Only the likeliest that together have probability p     Holtzman et al. 2020"""
-    return changed(step, lambda log_probs: _smallest_set(log_probs, -log_probs, p))
+    return map_log_probs(step, lambda log_probs: _smallest_set(log_probs, -log_probs, p))
 
 
 def typical(step: Step, p: float) -> Step:
@@ -89,13 +89,13 @@ def typical(step: Step, p: float) -> Step:
         entropy = -torch.xlogy(log_probs.exp(), log_probs.exp()).sum(-1, keepdim=True)
         return _smallest_set(log_probs, (log_probs + entropy).abs(), p)
 
-    return changed(step, change)
+    return map_log_probs(step, change)
 
 
 def min_p(step: Step, share: float) -> Step:
     """Only those with at least this share of the likeliest's probability     Nguyen et al. 2024"""
     bound = log(share)
-    return changed(step, lambda log_p: _keep(log_p, log_p >= log_p.amax(-1, True) + bound))
+    return map_log_probs(step, lambda log_p: _keep(log_p, log_p >= log_p.amax(-1, True) + bound))
 
 
 def _smallest_set(log_probs: LogProbs, cost: LogProbs, p: float) -> LogProbs:
@@ -111,92 +111,91 @@ def _keep(log_probs: LogProbs, kept: Bool[Tensor, "N V"]) -> LogProbs:
     return log_probs.masked_fill(~kept, -inf).log_softmax(-1)
 
 
-# --- what may be said, by what was said -----------------------------------------------------------
+# --- constraints that depend on the history -------------------------------------------------------
 
 
-class Said(NamedTuple):
-    """A state, and what each row has said up to it."""
+class WithHistory(NamedTuple):
+    """A state, and the output of each row up to it."""
 
     inner: Any
-    said: Tensor  # (N, t) tokens
+    history: Tensor  # (N, t) tokens
 
 
-def remember(step: Step, rule: Rule) -> Step:
-    """The step under a rule that knows what each row has said so far."""
+def with_history(step: Step, rule: Rule) -> Step:
+    """The step under a rule that depends on the output of each row so far."""
 
-    def ruled(tokens: Tokens, state: Any) -> tuple[LogProbs, Said]:
-        if isinstance(state, Said):
-            said = torch.cat([state.said, tokens[:, None]], 1)
+    def constrained(tokens: Tokens, state: Any) -> tuple[LogProbs, WithHistory]:
+        if isinstance(state, WithHistory):
+            history = torch.cat([state.history, tokens[:, None]], 1)
             log_probs, inner = step(tokens, state.inner)
         else:
-            said = tokens.new_zeros(len(tokens), 0)  # the first token was not said, but given
+            history = tokens.new_zeros(len(tokens), 0)  # the start symbol is not output
             log_probs, inner = step(tokens, state)
-        return rule(log_probs, said), Said(inner, said)
+        return rule(log_probs, history), WithHistory(inner, history)
 
-    return ruled
+    return constrained
 
 
 def at_least(step: Step, end: int, length: int) -> Step:
-    """Nothing ends before it has this many tokens."""
+    """No output ends before it has this many tokens."""
 
-    def rule(log_probs: LogProbs, said: Int[Tensor, "N t"]) -> LogProbs:
-        if said.size(1) >= length:
+    def rule(log_probs: LogProbs, history: Int[Tensor, "N t"]) -> LogProbs:
+        if history.size(1) >= length:
             return log_probs
         return log_probs.index_fill(1, torch.tensor([end], device=log_probs.device), -inf)
 
-    return remember(step, rule)
+    return with_history(step, rule)
 
 
 def no_repeat(step: Step, n: int) -> Step:
-    """No n tokens in a row come twice."""
+    """No n-gram of tokens is repeated."""
 
-    def rule(log_probs: LogProbs, said: Int[Tensor, "N t"]) -> LogProbs:
-        if said.size(1) < n:
+    def rule(log_probs: LogProbs, history: Int[Tensor, "N t"]) -> LogProbs:
+        if history.size(1) < n:
             return log_probs
-        grams = said.unfold(1, n, 1)  # (N, t - n + 1, n)
-        again = (grams[:, :, :-1] == said[:, None, said.size(1) - n + 1 :]).all(-1)
-        hit = torch.zeros_like(log_probs).scatter_add_(1, grams[:, :, -1], again.to(log_probs))
+        grams = history.unfold(1, n, 1)  # (N, t - n + 1, n)
+        repeated = (grams[:, :, :-1] == history[:, None, history.size(1) - n + 1 :]).all(-1)
+        hit = torch.zeros_like(log_probs).scatter_add_(1, grams[:, :, -1], repeated.to(log_probs))
         return log_probs.masked_fill(hit > 0, -inf)
 
-    return remember(step, rule)
+    return with_history(step, rule)
 
 
 def avoid(step: Step, phrases: Sequence[Sequence[int]]) -> Step:
-    """None of these phrases ever comes, whatever its length in tokens."""
-    wanted = [list(phrase) for phrase in phrases]
+    """No output contains one of these phrases."""
 
-    def rule(log_probs: LogProbs, said: Int[Tensor, "N t"]) -> LogProbs:
+    def rule(log_probs: LogProbs, history: Int[Tensor, "N t"]) -> LogProbs:
         log_probs = log_probs.clone()
-        for *beginning, last in wanted:
+        for *beginning, last in phrases:
             n = len(beginning)
-            if n > said.size(1):
+            if n > history.size(1):
                 continue
-            start = torch.tensor(beginning, dtype=torch.long, device=said.device)
-            log_probs[(said[:, said.size(1) - n :] == start).all(-1), last] = -inf
+            start = torch.tensor(beginning, dtype=torch.long, device=history.device)
+            log_probs[(history[:, history.size(1) - n :] == start).all(-1), last] = -inf
         return log_probs
 
-    return remember(step, rule)
+    return with_history(step, rule)
 
 
 def repetition(step: Step, penalty: float) -> Step:
-    """Log-probabilities of tokens said before, times the penalty     Keskar et al. 2019"""
+    """Log-probabilities of tokens in the history, times the penalty     Keskar et al. 2019"""
 
-    def rule(log_probs: LogProbs, said: Int[Tensor, "N t"]) -> LogProbs:
-        again = torch.zeros_like(log_probs, dtype=torch.bool).scatter_(1, said, True)
-        return torch.where(again, log_probs * penalty, log_probs)
+    def rule(log_probs: LogProbs, history: Int[Tensor, "N t"]) -> LogProbs:
+        repeated = torch.zeros_like(log_probs, dtype=torch.bool).scatter_(1, history, True)
+        return torch.where(repeated, log_probs * penalty, log_probs)
 
-    return remember(step, rule)
+    return with_history(step, rule)
 
 
 def only(step: Step, end: int, texts: Sequence[Sequence[int]]) -> Step:
-    """Nothing but one of these texts can be said: at each step what the tree of them allows."""
+    """The output is one of these texts: at each step only what their trie allows."""
     trie: dict[int, Any] = {}
     for text in texts:
-        _graft(trie, (*text, end))
+        _insert(trie, (*text, end))
 
-    def rule(log_probs: LogProbs, said: Int[Tensor, "N t"]) -> LogProbs:
+    def rule(log_probs: LogProbs, history: Int[Tensor, "N t"]) -> LogProbs:
         allowed = torch.full_like(log_probs, -inf)
-        for n, row in enumerate(said.tolist()):
+        for n, row in enumerate(history.tolist()):
             node: Any = trie
             for token in row:
                 if isinstance(node, dict):
@@ -204,15 +203,15 @@ def only(step: Step, end: int, texts: Sequence[Sequence[int]]) -> Step:
                 else:
                     node = node[1:] if node[:1] == (token,) else ()
             following = list(node if isinstance(node, dict) else node[:1])
-            some = torch.tensor(following, dtype=torch.long, device=log_probs.device)
-            allowed[n, some] = log_probs[n, some]
+            index = torch.tensor(following, dtype=torch.long, device=log_probs.device)
+            allowed[n, index] = log_probs[n, index]
         return allowed
 
-    return remember(step, rule)
+    return with_history(step, rule)
 
 
-def _graft(trie: dict[int, Any], text: tuple[int, ...]) -> None:
-    """Add a text to a tree, in which a branch without forks is one tuple."""
+def _insert(trie: dict[int, Any], text: tuple[int, ...]) -> None:
+    """Add a text to a trie, in which a branch without forks is one tuple."""
     for i, token in enumerate(text):
         branch = trie.setdefault(token, text[i + 1 :])
         if isinstance(branch, tuple):
@@ -225,7 +224,7 @@ def _graft(trie: dict[int, Any], text: tuple[int, ...]) -> None:
 class Prompted(NamedTuple):
     inner: Any
     prefix: Fixed  # (B, P) tokens, -1 after the last
-    at: Tensor  # (N,) how many were said
+    at: Tensor  # (N,) the number of tokens so far
 
 
 def prompted(step: Step, prefixes: Sequence[Sequence[int]]) -> Step:
@@ -234,21 +233,21 @@ def prompted(step: Step, prefixes: Sequence[Sequence[int]]) -> Step:
     filled = [[*prefix, *[-1] * (longest - len(prefix))] for prefix in prefixes]
     table = torch.tensor(filled, dtype=torch.long, device="cpu")
 
-    def led(tokens: Tokens, state: Any) -> tuple[LogProbs, Any]:
+    def prompted_step(tokens: Tokens, state: Any) -> tuple[LogProbs, Any]:
         if not isinstance(state, Prompted):
             rows = table.to(tokens.device).repeat_interleave(len(tokens) // len(prefixes), 0)
             state = Prompted(state, Fixed(rows), torch.zeros_like(tokens))
         log_probs, inner = step(tokens, state.inner)
-        t = int(state.at[0])  # all rows have said as much
+        t = int(state.at[0])  # the same in all rows
         if t < longest:
             wanted = shared(state.prefix.tree[:, t], len(tokens))
-            alone = torch.full_like(log_probs, -inf)
+            forced = torch.full_like(log_probs, -inf)
             column = wanted.clamp(min=0)[:, None]
-            alone.scatter_(1, column, log_probs.gather(1, column))
-            log_probs = torch.where(wanted[:, None] >= 0, alone, log_probs)
+            forced.scatter_(1, column, log_probs.gather(1, column))
+            log_probs = torch.where(wanted[:, None] >= 0, forced, log_probs)
         return log_probs, Prompted(inner, state.prefix, state.at + 1)
 
-    return led if longest else step
+    return prompted_step if longest else step
 
 
 class Stoppable(NamedTuple):
@@ -257,41 +256,41 @@ class Stoppable(NamedTuple):
 
 
 def stoppable(step: Step, end: int, stopped: Sequence[Callable[[], bool]]) -> Step:
-    """A source may be given up while it is searched: from then on its rows can only end."""
+    """The search for a source may be cancelled: from then on its rows can only end."""
 
-    def watched(tokens: Tokens, state: Any) -> tuple[LogProbs, Any]:
+    def stoppable_step(tokens: Tokens, state: Any) -> tuple[LogProbs, Any]:
         if not isinstance(state, Stoppable):
             numbers = torch.arange(len(stopped), device=tokens.device)
             each = len(tokens) // len(stopped)
             state = Stoppable(state, numbers.repeat_interleave(each))
-        over = [is_stopped() for is_stopped in stopped]
+        stopped_now = [is_stopped() for is_stopped in stopped]
         log_probs, inner = step(tokens, state.inner)
-        if any(over):
-            rows = torch.tensor(over, device=tokens.device)[state.source]
+        if any(stopped_now):
+            rows = torch.tensor(stopped_now, device=tokens.device)[state.source]
             log_probs = log_probs.masked_fill(rows[:, None], -inf)
             log_probs[rows, end] = 0.0
         return log_probs, Stoppable(inner, state.source)
 
-    return watched
+    return stoppable_step
 
 
-def noted(step: Step, note: list[Tensor]) -> Step:
-    """The same step, which leaves its last log-probabilities in `note`."""
+def recording(step: Step, record: list[Tensor]) -> Step:
+    """The same step, which stores its last log-probabilities in `record`."""
 
-    def other(tokens: Tokens, state: Any) -> tuple[LogProbs, Any]:
+    def transformed(tokens: Tokens, state: Any) -> tuple[LogProbs, Any]:
         log_probs, state = step(tokens, state)
-        note[:] = [log_probs]
+        record[:] = [log_probs]
         return log_probs, state
 
-    return other
+    return transformed
 
 
 # --- trees ----------------------------------------------------------------------------------------
 
-# Where a text in brackets stands. A tree is "(" label child ... ")", a child a tree or a word.
+# States of a parser of bracketed trees: "(" label child ... ")", where a child is a tree or a word.
 START, OPENED, LABEL, CHILDLESS, WORD, APART, CLOSED = range(7)
 FAILED = 7
-_MOVES: dict[int, dict[str, int]] = {  # by a bracket, a blank, or x: any other character
+_TRANSITIONS: dict[int, dict[str, int]] = {  # on a bracket, a blank, or x: any other character
     START: {"(": OPENED, " ": START},
     OPENED: {" ": OPENED, "x": LABEL},
     LABEL: {" ": CHILDLESS, "x": LABEL},
@@ -304,24 +303,28 @@ NEVER = 1 << 30
 
 
 class Brackets:
-    """What each token does to a text in brackets, wherever that stands: tables of (places, V)."""
+    """The effect of each token on the parser of bracketed trees: tables of (places, V).
+
+    A place is a state of the parser, from START to CLOSED.
+    """
 
     def __init__(self, texts: Sequence[str], end: int, silent: Sequence[int]):
         """`texts` are the tokens as they are written, with their blanks; `end` closes a text."""
-        found = [[_read(place, text) for text in texts] for place in range(FAILED)]
+        effects = [[_read(place, text) for text in texts] for place in range(FAILED)]
         self.end = end
         self.after, self.change, self.needs, self.words = (
-            torch.tensor([[one[k] for one in row] for row in found], device="cpu") for k in range(4)
+            torch.tensor([[one[k] for one in row] for row in effects], device="cpu")
+            for k in range(4)
         )
         self.after[:, [end, *silent]] = FAILED
         self.cost = self._costs()
         opens = (self.change[START] > 0) & (self.after[START] != FAILED)
         ways = 1 + self.cost[self.after[START]] + (self.change[START] - 1) * self.cost[CLOSED]
-        self.whole = int(ways[opens].min()) if bool(opens.any()) else NEVER  # tokens of a tree
+        self.least = int(ways[opens].min()) if bool(opens.any()) else NEVER  # tokens of a tree
 
     @cached_property
     def word_cost(self) -> int:
-        """How many tokens one more word takes, at most, where it can stand."""
+        """The most tokens that one more word takes where the grammar allows it."""
         ready, stays = (APART, CLOSED, WORD), (self.after != FAILED) & (self.change == 0)
         begins = stays & (self.words == 1) & (self.after <= APART)
         if all(bool(begins[place].any()) for place in ready):
@@ -331,7 +334,7 @@ class Brackets:
         return 2 if both else NEVER
 
     def _costs(self) -> Int[Tensor, "places"]:
-        """How many tokens it takes from each place to close the innermost bracket, at least."""
+        """The least number of tokens that close the innermost bracket, from each place."""
         cost = torch.full((FAILED + 1,), NEVER)
         while True:
             closes = (self.after == CLOSED) & (self.change == -1) & (self.needs <= 1)
@@ -345,7 +348,7 @@ class Brackets:
 
     @property
     def closable(self) -> bool:
-        """Whether every bracket can be closed by tokens that close one at a time."""
+        """Whether every bracket can be closed by tokens that close a single one."""
         return bool((self.cost[OPENED:FAILED] < NEVER).all())
 
     def allowed(
@@ -353,92 +356,91 @@ class Brackets:
         place: Int[Tensor, "N"],
         depth: Int[Tensor, "N"],
         left: Int[Tensor, "N"],
-        due_words: Int[Tensor, "N"] | None = None,
+        words_left: Int[Tensor, "N"] | None = None,
     ) -> Bool[Tensor, "N V"]:
-        """Which tokens lead on to a tree that is whole before so many more tokens were said.
+        """Which tokens lead to a tree that can be complete within `left` tokens.
 
-        With `due_words` it has so many more words, no more and no fewer.
+        With `words_left` it has exactly so many more words.
         """
-        after, deep = self.after.to(place.device)[place], depth[:, None]
-        then = deep + self.change.to(place.device)[place]
+        after, before = self.after.to(place.device)[place], depth[:, None]
+        depth_after = before + self.change.to(place.device)[place]
         cost = self.cost.to(place.device)
-        due = torch.where(then > 0, cost[after] + (then - 1) * cost[CLOSED], 0)
-        due = torch.where(after == START, self.whole, due)
-        fine = (after != FAILED) & (deep >= self.needs.to(place.device)[place])
-        if due_words is not None:
-            lacking = due_words[:, None] - self.words.to(place.device)[place]
-            wordless = (after >= OPENED) & (after <= CHILDLESS)  # a bracket that needs one
-            fine &= (lacking > 0) | ((lacking == 0) & ~wordless)
-            fine &= (then > 0) | (lacking == 0) | (after == START)
-            said = wordless | (after == START)  # their cost is also that of one word
-            more = (lacking.clamp(min=0) - said.long()) * self.word_cost
-            more -= ((after == APART) & (lacking > 0)).long() * (self.word_cost - 1)  # its blank
-            due = (due + more).clamp(max=NEVER)
-        fine &= due < left[:, None]
-        whole = (depth == 0) & ((place == CLOSED) | (place == APART))
-        fine[:, self.end] = whole
-        return fine
+        needed = torch.where(depth_after > 0, cost[after] + (depth_after - 1) * cost[CLOSED], 0)
+        needed = torch.where(after == START, self.least, needed)
+        allowed = (after != FAILED) & (before >= self.needs.to(place.device)[place])
+        if words_left is not None:
+            missing = words_left[:, None] - self.words.to(place.device)[place]
+            wordless = (after >= OPENED) & (after <= CHILDLESS)  # a bracket that needs a word
+            allowed &= (missing > 0) | ((missing == 0) & ~wordless)
+            allowed &= (depth_after > 0) | (missing == 0) | (after == START)
+            included = wordless | (after == START)  # their cost includes one word
+            more = (missing.clamp(min=0) - included.long()) * self.word_cost
+            more -= ((after == APART) & (missing > 0)).long() * (self.word_cost - 1)  # its blank
+            needed = (needed + more).clamp(max=NEVER)
+        allowed &= needed < left[:, None]
+        allowed[:, self.end] = (depth == 0) & ((place == CLOSED) | (place == APART))
+        return allowed
 
 
 def _read(place: int, text: str) -> tuple[int, int, int, int]:
-    """Where a text in brackets stands after a token, what that does to its depth and needs of it,
-    and how many words begin.
+    """The place after a token, the change of depth, the depth required, and the words begun.
 
-    FAILED where it cannot be, whatever the depth.
+    FAILED where the token is not allowed at any depth.
     """
     depth = needs = words = 0
     for char in text:
         kind = char if char in "()" else " " if char.isspace() else "x"
-        if kind not in _MOVES[place]:
+        if kind not in _TRANSITIONS[place]:
             return FAILED, 0, NEVER, 0
-        if kind != " " and place in (APART, CLOSED):  # nothing follows a tree that is whole
+        if kind != " " and place in (APART, CLOSED):  # nothing follows a complete tree
             needs = max(needs, 1 - depth)
         words += place in (CHILDLESS, APART) and kind == "x"
-        place = _MOVES[place][kind]
+        place = _TRANSITIONS[place][kind]
         depth += {"(": 1, ")": -1}.get(kind, 0)
     return (place, depth, needs, words) if text else (FAILED, 0, NEVER, 0)
 
 
 class Bracketed(NamedTuple):
-    """A state, and where each row's text in brackets stands."""
+    """A state, and that of the parser of each row."""
 
     inner: Any
     place: Tensor  # (N,)
     depth: Tensor  # (N,)
-    left: Tensor  # (N,) tokens that may still be said
-    words: Tensor | None  # (N,) words that the tree still lacks
+    left: Tensor  # (N,) tokens up to the limit
+    words: Tensor | None  # (N,) words that the tree still needs
 
 
 def tree(
     step: Step, brackets: Brackets, limits: Sequence[int], words: Sequence[int] | None = None
 ) -> Step:
-    """Nothing but a well-formed tree can be said, and it is whole before its limit is reached.
+    """The output is a well-formed tree, which is complete within its limit.
 
-    `limits` are the tokens that may be said about each source, `words` those of each tree, if it
-    has a number of its own.
+    `limits` are the most tokens of each source's output, `words` the number of words of each tree,
+    if it is fixed.
     """
 
-    def ruled(tokens: Tokens, state: Any) -> tuple[LogProbs, Bracketed]:
+    def constrained(tokens: Tokens, state: Any) -> tuple[LogProbs, Bracketed]:
         if isinstance(state, Bracketed):
             log_probs, inner = step(tokens, state.inner)
-            here = brackets.after.to(tokens.device)[state.place, tokens]
-            here = here.clamp(max=CLOSED)  # a row that has failed has no way on in any case
+            place = brackets.after.to(tokens.device)[state.place, tokens]
+            place = place.clamp(max=CLOSED)  # a row that has failed has no continuation anyway
             depth = state.depth + brackets.change.to(tokens.device)[state.place, tokens]
-            left, due = state.left - 1, state.words
-            if due is not None:
-                due = due - brackets.words.to(tokens.device)[state.place, tokens]
+            left, words_left = state.left - 1, state.words
+            if words_left is not None:
+                words_left = words_left - brackets.words.to(tokens.device)[state.place, tokens]
         else:
             log_probs, inner = step(tokens, state)
-            here, depth = torch.full_like(tokens, START), torch.zeros_like(tokens)
+            place, depth = torch.full_like(tokens, START), torch.zeros_like(tokens)
             rows = len(tokens) // len(limits)
             left = torch.tensor(limits, device=tokens.device).repeat_interleave(rows)
-            due = None
+            words_left = None
             if words is not None:
-                due = torch.tensor(words, device=tokens.device).repeat_interleave(rows)
-        fine = brackets.allowed(here, depth, left, due)
-        return log_probs.masked_fill(~fine, -inf), Bracketed(inner, here, depth, left, due)
+                words_left = torch.tensor(words, device=tokens.device).repeat_interleave(rows)
+        allowed = brackets.allowed(place, depth, left, words_left)
+        state = Bracketed(inner, place, depth, left, words_left)
+        return log_probs.masked_fill(~allowed, -inf), state
 
-    return ruled
+    return constrained
 
 
 # --- several models -------------------------------------------------------------------------------
@@ -462,14 +464,14 @@ def ensemble(steps: Sequence[Step], weights: Sequence[float] | None = None) -> S
 def fuse(step: Step, other: Step, weight: float, first: int, other_first: int) -> Step:
     """Shallow fusion: a language model's log-probabilities added with a weight; state: a pair.
 
-    Gulcehre et al. 2015, arxiv.org/abs/1503.03535. Where the one begins with `first`, the language
-    model begins with `other_first`.
+    Gulcehre et al. 2015, arxiv.org/abs/1503.03535. `first` and `other_first` are the start symbols
+    of the model and of the language model.
     """
 
     def fused(tokens: Tokens, state: tuple[Any, Any]) -> tuple[LogProbs, tuple[Any, Any]]:
-        log_probs, mine = step(tokens, state[0])
-        others, theirs = other(torch.where(tokens == first, other_first, tokens), state[1])
-        return log_probs + weight * others, (mine, theirs)
+        log_probs, state_a = step(tokens, state[0])
+        log_q, state_b = other(torch.where(tokens == first, other_first, tokens), state[1])
+        return log_probs + weight * log_q, (state_a, state_b)
 
     return fused
 
@@ -514,7 +516,7 @@ def coverage(beta: float) -> Callable[[Any], Float[Tensor, "N"]]:
     """
 
     def bonus(state: Any) -> Float[Tensor, "N"]:
-        while not isinstance(state, Attended):  # of a step with rules around it
+        while not isinstance(state, Attended):  # under the states of wrapped steps
             state = state.inner
         cost = state.weights.clamp(1e-3, 1.0).log()
         if state.keep is not None:

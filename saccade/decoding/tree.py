@@ -1,4 +1,4 @@
-"""The tree of a beam search: what was kept, what fell, and why."""
+"""The tree of a beam search: which continuations were kept, which were dropped, and why."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ Fate = Literal["kept", "ended", "outside the beam", "could not win", "enough had
 
 @dataclass(slots=True)
 class Node:
-    """A continuation that the search looked at: a token after its parent, and log p up to it."""
+    """A continuation that the search examined: a token after its parent, and log p up to it."""
 
     parent: int | None  # a place among the tree's nodes; None stands before the first token
     token: int
@@ -20,38 +20,38 @@ class Node:
 
 @dataclass(slots=True)
 class Tree:
-    """The nodes in the order in which they were met, parents before children."""
+    """The nodes in the order of the search, parents before children."""
 
     nodes: list[Node] = field(default_factory=list)
     beam: list[int | None] = field(default_factory=list)  # the node at each place of the beam
     next: list[int | None] = field(default_factory=list)  # the same after this step
 
     @classmethod
-    def planted(cls, width: int) -> "Tree":
+    def of_width(cls, width: int) -> "Tree":
         """A tree before the first token, for a beam of this width."""
         return cls([], [None] * width)
 
-    def grow(
+    def add_step(
         self,
         continuations: Sequence[tuple[int, int, float]],
         ended: Sequence[int],
         kept: Sequence[int],
     ) -> None:
-        """Add what a step of a group looked at: (place of the parent in the beam, token, score).
+        """Add what a step of a group examined: (place of the parent in the beam, token, score).
 
         `ended` are places in that list, and so are `kept`, one for each place of the new beam: -1
         for an empty one.
         """
-        numbers: dict[int, int] = {}
+        nodes_of: dict[int, int] = {}
         for i, (place, token, score) in enumerate(continuations):
             if score == -inf:
                 continue
-            numbers[i] = len(self.nodes)
+            nodes_of[i] = len(self.nodes)
             fate: Fate = "ended" if i in ended else "kept" if i in kept else "outside the beam"
             self.nodes.append(Node(self.beam[place], token, score, fate))
-        self.next += [numbers.get(i) for i in kept]
+        self.next += [nodes_of.get(i) for i in kept]
 
-    def turn(self) -> None:
+    def advance(self) -> None:
         """The step is over: the new beam takes the place of the old one."""
         self.beam, self.next = self.next, []
 

@@ -21,7 +21,7 @@ from saccade.engines.export import export_ctranslate2, longest, spec_of, why_not
 from saccade.engines.local import Pending
 from saccade.errors import ConfigError
 from saccade.models.networks import Generator
-from saccade.tasks.generate import EncodedQuery, Found, GeneratingTask, length_of
+from saccade.tasks.generate import EncodedQuery, GeneratingTask, SearchResult, length_of
 from saccade.tasks.task import Prediction, Query, Request, Task, cut
 from saccade.text.tokenizers import Tokenizer
 
@@ -104,7 +104,7 @@ class CTranslate2Engine:
         encoded = self.task.encode_queries(queries, request)
         fit, lengths = [], []
         for i, query in enumerate(encoded):
-            length = length_of(query.readings[0])
+            length = length_of(query.sources[0])
             if 0 < query.limit < self.longest - length and not (query.prefix or query.problem):
                 fit.append(i)
                 lengths.append(length)
@@ -149,7 +149,7 @@ class CTranslate2Engine:
         else:
             search, names = self.model.generate_batch, self.target
             options |= {"include_prompt_in_result": False, "max_length": limit}
-        rows = [query.readings[0][0] for query in encoded]
+        rows = [query.sources[0][0] for query in encoded]
         return list(search([[names[i] for i in row] for row in rows], **options))
 
     def _finish(
@@ -162,7 +162,7 @@ class CTranslate2Engine:
                 time.sleep(0.001)
             hypotheses = self._hypotheses(result.result(), request)
             if all(_is_sound(one, encoded[i], self.silent) for one in hypotheses):
-                found[i] = Found(hypotheses)
+                found[i] = SearchResult(hypotheses)
         rest = [i for i in range(len(encoded)) if i not in found]
         if rest:
             again = self.task.search(self.network, [encoded[i] for i in rest], request)

@@ -248,7 +248,7 @@ def _forecasts(run: Run, task: Forecast, rows: Sequence[Example]) -> Measured:
     for start in range(0, len(rows), size):
         chosen = np.arange(start, min(start + size, len(rows)))
         gold = windows.targets(chosen)
-        mean = task.outlook(network, windows, chosen).mean  # type: ignore[arg-type]
+        mean = task.predict_distribution(network, windows, chosen).mean  # type: ignore[arg-type]
         errors = np.where(np.isnan(gold), 0.0, mean - gold)
         squares += (errors**2).sum((1, 2)).tolist()
         absolute += np.abs(errors).sum((1, 2)).tolist()

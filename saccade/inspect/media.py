@@ -116,12 +116,15 @@ def forecast_view(run: Run, item: Item, samples: int = 0, seed: int = 1) -> dict
         ]
         return {"kind": "forecast", "times": [*times, *forecast.times], "series": parts}
     windows, row = forecast_window(task, item)
-    outlook, (_, which) = task.outlook(network, windows, row, seed=seed), windows.places(row)
+    predicted, (_, which) = (
+        task.predict_distribution(network, windows, row, seed=seed),
+        windows.places(row),
+    )
     units = task.series.in_file_units
     span, names = task.series.span, task.series.known.names
     past = units(windows.history(row, span.lookback), which)[0]
-    mean = units(outlook.mean, which)[0]
-    bands = units(outlook.quantiles(LEVELS), which)[:, 0]
+    mean = units(predicted.mean, which)[0]
+    bands = units(predicted.quantiles(LEVELS), which)[:, 0]
     parts = [
         _series(names[series], past[:, i], mean[:, i], bands[:, :, i])
         for i, series in enumerate(which[0])

@@ -28,7 +28,7 @@ from saccade.nn.padded import Padded, pad
 from saccade.runs.run import Run
 from saccade.tasks.classify import Classify
 from saccade.tasks.forecast import Forecast, windows_in
-from saccade.tasks.generate import EncodedQuery, Found, GeneratingTask
+from saccade.tasks.generate import EncodedQuery, GeneratingTask, SearchResult
 from saccade.tasks.labels import LabelTask
 from saccade.tasks.language import LanguageModel
 from saccade.tasks.pretrain import Fill, Restore, batch_of
@@ -47,7 +47,7 @@ class Searched(NamedTuple):
 
     query: EncodedQuery
     request: Request
-    found: Found
+    found: SearchResult
     text: str
 
 
@@ -151,7 +151,7 @@ def generated(
         ids, text = answer.found.hypotheses[0].tokens, answer.text
     sources: tuple[Padded, ...]
     if isinstance(task, Restore):
-        ((row,),) = task.readings([Query(source_of(run, item))])
+        ((row,),) = task.encode_sources([Query(source_of(run, item))])
         sources = (pad([row]).to(device_of(network)),)
         names: list[list[str] | None] = [output.tokens(row)]
     else:
@@ -164,13 +164,13 @@ def generated(
 
 
 def item_reading(run: Run, task: GeneratingTask, item: Item) -> Any:
-    (reading,) = task.readings([Query(source_of(run, item))])
-    return reading
+    (encoded_source,) = task.encode_sources([Query(source_of(run, item))])
+    return encoded_source
 
 
-def check_length(task: GeneratingTask, reading: Any, ids: Sequence[int]) -> None:
+def check_length(task: GeneratingTask, encoded_source: Any, ids: Sequence[int]) -> None:
     """DataError for a source or a target that is longer than the model's positions."""
-    available = task.positions_left(reading)
+    available = task.positions_left(encoded_source)
     if available < 0:
         raise DataError("the input is longer than the model's positions: shorten it")
     if len(ids) > available:
@@ -197,7 +197,7 @@ def continued(
         check_length(task, ([*start, *tokens],), [])
     else:
         answer = searched(run, item, settings)
-        tokens = task.written(answer.query.readings[0], answer.found.hypotheses[0].tokens)
+        tokens = task.full_output(answer.query.sources[0], answer.found.hypotheses[0].tokens)
         tokens, full_text = tokens[len(start) :], answer.text
     ids = [*tokens, output.specials.eos]
     read, outputs = output.tokens([*start, *ids[:-1]]), output.tokens(ids)
@@ -256,7 +256,7 @@ def filled(run: Run, task: Fill, item: Item, target: str = "") -> MaskedCase:
     with torch.inference_mode():
         ids = case.logits(1)[0].argmax(-1).tolist()
     case.ids = torch.tensor([ids], device=case.ids.device)
-    case.outputs, case.text = task.tokenizer.tokens(ids), task.shown(text, ids)
+    case.outputs, case.text = task.tokenizer.tokens(ids), task.fill_masks(text, ids)
     return case
 
 
@@ -301,7 +301,9 @@ def forecast(run: Run, task: Forecast, item: Item, target: str = "") -> Forecast
     S, H = task.series.span.lookback, task.series.span.horizon
     inputs = None
     if isinstance(network, StepForecaster):
-        mean = torch.tensor(task.outlook(network, windows, row).mean, device=device).float()
+        mean = torch.tensor(
+            task.predict_distribution(network, windows, row).mean, device=device
+        ).float()
         with torch.inference_mode():
             window, _ = network.start(sources)
             inputs = ((mean - window.effects - window.level.centre) / window.level.scale)[:, :-1]

@@ -13,7 +13,7 @@ from saccade import config as c
 from saccade.data.batches import collate
 from saccade.data.lines import Example
 from saccade.data.sounds import SoundField
-from saccade.decoding.ctc import best_path
+from saccade.decoding.ctc import forced_alignment
 from saccade.errors import ConfigError
 from saccade.inspect.attention import align, new_figure, save
 from saccade.models.ensembles import mean_log_probs
@@ -54,7 +54,7 @@ def hear(
         log_probs = [head(memory)[0] for head, memory in heads]
     if heads:
         ids = corpus.tokens[0][1:-1]  # without <bos> and <eos>
-        spans = best_path(mean_log_probs(log_probs), ids, heads[0][0].blank)
+        spans = forced_alignment(mean_log_probs(log_probs), ids, heads[0][0].blank)
         if spans is not None:
             spoken = [(seconds * first, seconds * end) for first, end in spans]
     return SpeechAlignment(alignment.target, alignment.mean, seconds, spoken)

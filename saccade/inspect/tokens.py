@@ -132,7 +132,7 @@ def _masked(run: Run, task: Fill, item: Item, target: str, count: int) -> dict[s
     network = run.network
     assert isinstance(network, TokenPredictor)
     row = np.array(task.encode_masked(text, ()))
-    samples = task.samples_of_each(row[: task.room])
+    samples = task.samples_of_each(row[: task.max_tokens])
     if not samples:
         raise DataError("the vocabulary has no token of this text: there is nothing to predict")
 

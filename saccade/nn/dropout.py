@@ -25,7 +25,7 @@ class RowSlice:
 
     first: int
     last: int  # not included
-    whole: int  # rows
+    batch_rows: int
     words: int = 0  # of its longest sentence
 
 
@@ -59,7 +59,7 @@ def uniform(shape: Sequence[int], device: torch.device) -> Tensor:
     part = _current.get()
     if part is None:
         return torch.rand(*shape, device=device)
-    return torch.rand(part.whole, *shape[1:], device=device)[part.first : part.last]
+    return torch.rand(part.batch_rows, *shape[1:], device=device)[part.first : part.last]
 
 
 class WordDropout(nn.Module):
@@ -96,7 +96,7 @@ def dropout(x: Tensor, p: float, training: bool) -> Tensor:
     if not training or p == 0.0:
         return x
     part, threshold = _current.get(), round(p * 256)
-    shape = x.shape if part is None else torch.Size((part.whole, *x.shape[1:]))
+    shape = x.shape if part is None else torch.Size((part.batch_rows, *x.shape[1:]))
     if x.device.type != "cpu" or threshold == 0:  # too rare for a byte
         if part is None:
             return F.dropout(x, p)

@@ -13,7 +13,7 @@ from saccade.errors import CheckpointError, ConfigError
 from saccade.models.networks import Generator
 from saccade.runs.guard import check_ids
 from saccade.setup.prepare import reopen
-from saccade.tasks.exact import Compared
+from saccade.tasks.exact import Comparison
 from saccade.tasks.exact import compare as compare_searches
 from saccade.tasks.forecast import Forecast, windows_in
 from saccade.tasks.generate import GeneratingTask
@@ -43,7 +43,7 @@ def evaluate(
         corpus = task.corpus(windows(run, task, data))
         rows = task.examples(corpus)
     elif data and isinstance(task, WordVectors) and (tests := read_tests(data)):
-        return (yield from task.tested(run.require_vectors()[1], tests))
+        return (yield from task.score_tests(run.require_vectors()[1], tests))
     elif data:
         rows = list(run.rows(*data))
         corpus = task.encode(rows)
@@ -80,7 +80,7 @@ def score(run: "Run", data: Sequence[Any]) -> Iterator[tuple[float, int]]:
 
 def compare(
     run: "Run", data: Any, settings: Mapping[str, Any] | None, budget: int, order: str
-) -> Iterator[Compared]:
+) -> Iterator[Comparison]:
     """For each source the best output of all, beside what beams find."""
     if not isinstance(run.task, GeneratingTask) or not isinstance(run.network, Generator):
         raise ConfigError(f"the task '{run.config.task.kind}' does not search")

@@ -22,7 +22,7 @@ from saccade.nn.stems import TextStem
 from saccade.nn.tracing import tracing
 from saccade.runs import files
 from saccade.runs.run import Run
-from saccade.tasks.generate import positions_of
+from saccade.tasks.generate import max_positions
 from saccade.tasks.labels import LabelTask
 from saccade.text.publishing import tokenizer_json
 
@@ -69,7 +69,7 @@ def export_onnx(run: Run, folder: Path) -> None:
     except ImportError:
         raise ConfigError("onnx is not installed: pip install 'saccade[onnx]'") from None
     wrapped, part = wrapper(run)
-    longest = min(LONGEST, positions_of(part))
+    longest = min(LONGEST, max_positions(part))
     size = run.task.fields[0].size
     numbers = torch.Generator().manual_seed(1)
     tokens = torch.randint(0, size, (2, min(7, longest)), generator=numbers)

@@ -43,7 +43,7 @@ from saccade.runs.guard import fitting_network, own_decode, vetted_export, with_
 from saccade.runs.machine import Device, choose_device, require_search_memory
 from saccade.runs.members import alone, member_weights
 from saccade.setup.prepare import refuse_unseen
-from saccade.tasks.exact import Compared
+from saccade.tasks.exact import Comparison
 from saccade.tasks.forecast import Continuation, Forecast
 from saccade.tasks.generate import GeneratingTask, check_members
 from saccade.tasks.labels import LabelTask
@@ -165,16 +165,16 @@ class Run:
             raise ConfigError(f"nbest = {nbest}: must be at most {c.MAX_HYPOTHESES:,}")
         if not isinstance(self.task, GeneratingTask):
             kind = self.config.task.kind
-            obeyed = self.task.obeyed
-            drawn = isinstance(decode, c.Sample) and "kind" in obeyed
+            decode_keys = self.task.decode_keys
+            drawn = isinstance(decode, c.Sample) and "kind" in decode_keys
             if nbest > 1 and not self.task.ranks and not drawn:
                 raise ConfigError(f"nbest = {nbest}: the task '{kind}' gives one answer")
-            how = set(c.Compute.model_fields) | obeyed
+            how = set(c.Compute.model_fields) | decode_keys
             base = c.change_decode(own, {"kind": decode.kind}) if drawn else own
             same = decode.model_dump(exclude=how) == base.model_dump(exclude=how)
             if not same or details or others:
                 has = "it has no beam, samples, tree or ensemble"
-                has = f"of decode it obeys {', '.join(sorted(obeyed))}" if obeyed else has
+                has = f"of decode it obeys {', '.join(sorted(decode_keys))}" if decode_keys else has
                 raise ConfigError(f"the task '{kind}' does not search: {has}")
             return Request(decode, nbest)
         if decode.risk != "off" and nbest > decode.candidates:
@@ -318,7 +318,7 @@ class Run:
         settings: Mapping[str, Any] | None = None,
         budget: int = 20_000,
         order: str = "depth",
-    ) -> Iterator[Compared]:
+    ) -> Iterator[Comparison]:
         """For each source of files or examples the best output of all, beside what beams find."""
         return measuring.compare(self, data, settings, budget, order)
 

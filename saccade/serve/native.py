@@ -22,7 +22,7 @@ from saccade.serve.refusals import RequestError, problem_with
 from saccade.serve.served import Item, Served, finite
 from saccade.serve.service import Service
 from saccade.tasks.generate import GeneratingTask
-from saccade.tasks.pieces import NO_WAY_ON
+from saccade.tasks.pieces import NO_CONTINUATION
 from saccade.tasks.task import Prediction
 from saccade.tasks.task import Query as TaskQuery
 
@@ -128,8 +128,8 @@ def router(service: Service) -> APIRouter:
                 async for pieces in service.stream(job):
                     for piece in pieces:
                         text += piece.text
-                        if piece.end == "no way on":
-                            raise problem_with(NO_WAY_ON, "settings")
+                        if piece.end == "no continuation":
+                            raise problem_with(NO_CONTINUATION, "settings")
                         if piece.text or not piece.end:
                             yield event({"token": piece.text, "log_p": finite(piece.log_p)})
                 yield event({"done": True, "text": text})

@@ -17,7 +17,7 @@ from saccade.serve.refusals import RequestError, client_gone, problem_with
 from saccade.serve.served import Served, finite
 from saccade.serve.service import Service, disconnected
 from saccade.tasks.generate import GeneratingTask
-from saccade.tasks.pieces import NO_WAY_ON, Piece
+from saccade.tasks.pieces import NO_CONTINUATION, Piece
 
 DONE = "data: [DONE]\n\n"
 Penalty = Annotated[FiniteFloat, Field(ge=-2.0, le=2.0)]
@@ -209,8 +209,8 @@ class Completion:
 
     def _take(self, choice: Choice, piece: Piece, job: Stream) -> str:
         """The text to send after this piece; a possible beginning of a stop sequence is held."""
-        if piece.end == "no way on":
-            raise problem_with(NO_WAY_ON, "prompt")
+        if piece.end == "no continuation":
+            raise problem_with(NO_CONTINUATION, "prompt")
         if not piece.end:
             choice.tokens += 1
             if self.body.logprobs is not None:

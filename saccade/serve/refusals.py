@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from saccade.errors import ConfigError, SaccadeError
-from saccade.tasks.generate import TOO_LONG, UNKNOWN
+from saccade.tasks.generate import TOO_LONG, UNKNOWN_PREFIX
 
-CODES = {TOO_LONG: "too_long", UNKNOWN: "unknown_token"}  # by a prediction's problem
+CODES = {TOO_LONG: "too_long", UNKNOWN_PREFIX: "unknown_token"}  # by a prediction's problem
 
 
 @dataclass(eq=False, slots=True)

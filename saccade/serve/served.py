@@ -38,7 +38,7 @@ from saccade.tasks.generate import (
     GeneratingTask,
     hypotheses_of,
     length_of,
-    positions_of,
+    max_positions,
 )
 from saccade.tasks.labels import LabelTask
 from saccade.tasks.language import LanguageModel
@@ -195,17 +195,17 @@ class Served:
     def positions(self) -> int:
         """How many tokens the network can read."""
         config = self.run.config
-        return min(positions_of(config.encoder), self.context)
+        return min(max_positions(config.encoder), self.context)
 
     @property
     def context(self) -> int:
         """The positions of a language model, which holds prompt and continuation."""
-        return positions_of(self.run.config.decoder) if not self.task.sources else 1 << 62
+        return max_positions(self.run.config.decoder) if not self.task.sources else 1 << 62
 
     def size(self, source: tuple[str, ...]) -> int:
         """The number of tokens in an input."""
         if isinstance(self.task, GeneratingTask):
-            (reading,) = self.task.readings([Query(source)])
+            (reading,) = self.task.encode_sources([Query(source)])
             return length_of(reading)
         if not self.task.sources:
             return int(self.task.encode([Example(source, None)]).lengths[0])
@@ -300,7 +300,7 @@ class Served:
         """How many tokens of the source the model reads as <unk>."""
         if not isinstance(self.task, GeneratingTask) or self.media_columns:
             return 0
-        (rows,) = self.task.readings([query])
+        (rows,) = self.task.encode_sources([query])
         return sum(
             list(row).count(reader.tokenizer.specials.unk)
             for reader, row in zip(self.task.readers, rows, strict=False)  # a prompt has none

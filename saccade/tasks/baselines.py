@@ -1,7 +1,7 @@
-"""What every forecast is measured beside: the value a season ago, and least squares.
+"""The baselines of every forecast: the value a season ago, and least squares.
 
-Both are fitted to the windows of the training rows, and say a mean and a deviation of each step,
-as a network does. Windows are read some at a time, so memory does not grow with them.
+Both are fitted to the windows of the training rows, and predict a mean and a deviation of each
+step, as a network does. Windows are read in chunks, so memory does not grow with them.
 """
 
 from dataclasses import dataclass
@@ -16,8 +16,8 @@ from saccade.data.corpora import Array
 from saccade.data.windows import SeriesField, Windows
 from saccade.errors import CheckpointError
 
-NUMBERS_AT_ONCE = 1 << 22  # of windows that are read together
-MAX_LAGS = 2048  # that least squares looks back: it takes their square in memory
+NUMBERS_AT_ONCE = 1 << 22  # in a chunk of windows
+MAX_LAGS = 2048  # of least squares, which takes their square in memory
 RIDGE = 1e-3  # of the mean squared input, for each window
 FILE = "baselines.safetensors"
 
@@ -27,7 +27,7 @@ class Baselines:
     """Seasonal-naive and linear forecasts of windows, in units of the training rows' deviation."""
 
     season: int
-    weights: Array  # (L, H): of the last values less the very last, to what comes less this
+    weights: Array  # (L, H): from the look-back to the targets, both less the last known value
     naive_deviation: Array  # (N, H)
     linear_deviation: Array
 
@@ -36,36 +36,36 @@ class Baselines:
         H, N = windows.span.horizon, windows.values.shape[1]
         L = min(windows.span.lookback, MAX_LAGS)
         inputs, outputs, energy, count = np.zeros((L, L)), np.zeros((L, H)), 0.0, 0
-        for rows in _some(windows):
+        for rows in _row_chunks(windows):
             x, y = _differences(windows, rows)
-            whole = ~np.isnan(y).any(1)
-            x, y = x[whole, -L:], y[whole]
+            complete = ~np.isnan(y).any(1)
+            x, y = x[complete, -L:], y[complete]
             inputs += x.T @ x
             outputs += x.T @ y
             energy, count = energy + float((x**2).sum()), count + len(x)
         ridge = RIDGE * energy / max(L, 1) + 1e-12
         inputs[np.diag_indices(L)] += ridge
         weights = np.linalg.solve(inputs, outputs)
-        found = cls(season, weights, np.zeros((N, H)), np.zeros((N, H)))
+        unscaled = cls(season, weights, np.zeros((N, H)), np.zeros((N, H)))
         sums, squares = np.zeros((N, H)), np.zeros((2, N, H))
-        for rows in _some(windows):
+        for rows in _row_chunks(windows):
             gold, (_, series) = windows.targets(rows), windows.places(rows)
-            for i, (mean, _) in enumerate(found.forecast(windows, rows).values()):
+            for i, (mean, _) in enumerate(unscaled.forecast(windows, rows).values()):
                 np.add.at(squares[i], series, np.nan_to_num(gold - mean).transpose(0, 2, 1) ** 2)
             np.add.at(sums, series, ~np.isnan(gold).transpose(0, 2, 1))
         naive, linear = np.sqrt(squares / np.maximum(sums, 1))
         return cls(season, weights, naive, linear)
 
     def forecast(self, windows: Windows, rows: Array) -> dict[str, tuple[Array, Array]]:
-        """Of each method the mean and the deviation of some windows, (B, H, C)."""
+        """The mean and the deviation of some windows by each method, (B, H, C)."""
         first, series = windows.places(rows)
         past, _ = windows.read(first, series)
-        own = past[:, -len(self.weights) :, : series.shape[1]].transpose(0, 2, 1)  # (B, C, L)
-        B, C, L = own.shape
-        x, last = (own - own[..., -1:]).reshape(-1, L), own[..., -1:]
+        lookback = past[:, -len(self.weights) :, : series.shape[1]].transpose(0, 2, 1)  # (B, C, L)
+        B, C, L = lookback.shape
+        x, last = (lookback - lookback[..., -1:]).reshape(-1, L), lookback[..., -1:]
         linear = ((x @ self.weights).reshape(B, C, -1) + last).transpose(0, 2, 1)
-        again = np.arange(windows.span.horizon) % self.season
-        naive = windows.history(rows, self.season)[:, again]
+        seasonal_steps = np.arange(windows.span.horizon) % self.season
+        naive = windows.history(rows, self.season)[:, seasonal_steps]
         return {
             "seasonal_naive": (naive, self.naive_deviation[series].transpose(0, 2, 1)),
             "linear": (linear, self.linear_deviation[series].transpose(0, 2, 1)),
@@ -96,8 +96,8 @@ class Baselines:
 TENSORS = ("weights", "naive_deviation", "linear_deviation")
 
 
-def _some(windows: Windows) -> list[Array]:
-    """The numbers of all windows, some at a time."""
+def _row_chunks(windows: Windows) -> list[Array]:
+    """The numbers of all windows, in chunks."""
     width = (windows.span.lookback + windows.span.horizon) * (
         windows.values.shape[1] if windows.span.joint else 1
     )
@@ -106,10 +106,10 @@ def _some(windows: Windows) -> list[Array]:
 
 
 def _differences(windows: Windows, rows: Array) -> tuple[Array, Array]:
-    """Look-backs (n, S) and targets (n, H), less the last value before these."""
+    """Look-backs (n, S) and targets (n, H), both less the last value before the targets."""
     first, series = windows.places(rows)
     past, _ = windows.read(first, series)
-    own = past[..., : series.shape[1]].astype(np.float64)
-    parts = own, windows.targets(rows)
-    x, y = ((part - own[:, -1:]).transpose(0, 2, 1) for part in parts)
+    lookback = past[..., : series.shape[1]].astype(np.float64)
+    parts = lookback, windows.targets(rows)
+    x, y = ((part - lookback[:, -1:]).transpose(0, 2, 1) for part in parts)
     return x.reshape(-1, x.shape[-1]), y.reshape(-1, y.shape[-1])

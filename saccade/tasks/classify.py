@@ -26,15 +26,16 @@ class Classify(LabelTask):
         guess: list[str] = []
         batches = in_order(corpus, self.config.decode.batch_tokens, len(examples))
 
-        def judged(i: int) -> tuple[float, list[str], list[str]]:
+        def evaluate_batch(i: int) -> tuple[float, list[str], list[str]]:
             batch = batches[i].to(device_of(network))
             with torch.inference_mode():
                 logits, right = network.logits(batch.sources), batch.target.values[:, 0]
-            said = [name(i) for i in logits.argmax(-1).tolist()]
-            return float(label_loss(logits, right).nll), [name(i) for i in right.tolist()], said
+            loss, best = label_loss(logits, right), logits.argmax(-1)
+            labels, guesses = ([name(i) for i in ids.tolist()] for ids in (right, best))
+            return float(loss.nll), labels, guesses
 
-        for loss, right, said in shared(range(len(batches)), judged):
-            nll, gold, guess = nll + loss, gold + right, guess + said
+        for loss, right, predicted in shared(range(len(batches)), evaluate_batch):
+            nll, gold, guess = nll + loss, gold + right, guess + predicted
             yield len(gold) / len(examples)
         return {
             "loss": nll / len(gold),
@@ -47,7 +48,7 @@ class Classify(LabelTask):
     def predict(
         self, network: Classifier, queries: Sequence[Query], request: Request
     ) -> list[Prediction]:
-        def one(logits: Tensor) -> Prediction:
+        def prediction(logits: Tensor) -> Prediction:
             best = logits.log_softmax(-1).topk(min(request.nbest, len(self.labels)))
             ranked = [
                 (self.labels.label(i), score)
@@ -56,7 +57,9 @@ class Classify(LabelTask):
             return Prediction(*ranked[0], others=tuple(ranked[1:]))
 
         sources = [query.source for query in queries]
-        return [one(row) for row in self.logits(network, sources, request.decode.batch_tokens)]
+        return [
+            prediction(row) for row in self.logits(network, sources, request.decode.batch_tokens)
+        ]
 
     def score(self, network: Classifier, examples: Sequence[Example]) -> list[tuple[float, int]]:
         sources = [row.source for row in examples]

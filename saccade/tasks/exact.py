@@ -1,4 +1,4 @@
-"""Search error and model error: the best text of all beside what a beam finds."""
+"""Search error and model error: the optimum of exact search beside the results of beam search."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -9,16 +9,16 @@ from saccade.data.lines import Example
 from saccade.decoding.exact import exact_search
 from saccade.decoding.search import Hypothesis, Length, beam_search
 from saccade.models.networks import Generator
-from saccade.tasks.generate import NOTHING, GeneratingTask
+from saccade.tasks.generate import NO_OUTPUT, GeneratingTask
 from saccade.tasks.task import Query, Request
 
 WIDTHS = (1, 2, 5, 10, 50)
-SAME = 1e-4  # scores that differ by less are the same
+SCORE_TOLERANCE = 1e-4  # scores that differ by less are the same
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
-    """A line: its optimum, whether that is proved, and what beams of several widths found."""
+class Comparison:
+    """A line: its optimum, whether that is proved, and the results of beams of several widths."""
 
     references: tuple[str, ...]
     text: str
@@ -30,12 +30,12 @@ class Compared:
     problem: str = ""  # why nothing was found
 
     def missed(self, width: int) -> bool:
-        """Whether a beam of this width found something worse: an error of the search."""
-        return self.beams[width][2] < self.value - SAME
+        """Whether a beam of this width found something worse: a search error."""
+        return self.beams[width][2] < self.value - SCORE_TOLERANCE
 
     @property
     def wrong(self) -> bool:
-        """Whether the optimum is no reference: an error of the model, which no search can fix."""
+        """Whether the optimum is no reference: a model error, which no search can fix."""
         return bool(self.references) and self.text not in self.references
 
 
@@ -45,7 +45,7 @@ def compare(
     examples: Sequence[Example],
     request: Request,
     widths: Sequence[int] = WIDTHS,
-) -> Iterator[Compared]:
+) -> Iterator[Comparison]:
     """Each line's optimum beside the beams', one at a time; a source given twice counts once.
 
     The search of the request is `exact`.
@@ -61,33 +61,33 @@ def compare(
         if query.problem:
             yield _skipped(accepted, query.problem)
             continue
-        begun, limit = task.begin(network, [query], request), query.limit
+        prepared, limit = task.prepare_search(network, [query], request), query.limit
         common: dict[str, Any] = {"end": task.output.specials.eos, "length": length}
         beams: dict[int, Hypothesis] = {}
         for width in widths:
             (found,) = beam_search(
-                begun.step, begun.state, begun.first, width=width, limits=[limit], **common
+                prepared.step, prepared.state, prepared.first, width=width, limits=[limit], **common
             )
             if found:
                 beams[width] = found[0]
         if len(beams) < len(widths):
-            yield _skipped(accepted, NOTHING)
+            yield _skipped(accepted, NO_OUTPUT)
             continue
         optimum = exact_search(
-            begun.step,
-            begun.state,
-            begun.first,
+            prepared.step,
+            prepared.state,
+            prepared.first,
             limit=limit,
             budget=decode.budget,
             order=decode.order,
-            known=max(beams.values(), key=lambda one: one.value),
+            incumbent=max(beams.values(), key=lambda one: one.value),
             **common,
         )
         best = optimum.best
         assert best is not None
-        said = [task.written(query.readings[0], one.tokens) for one in (best, *beams.values())]
-        texts = [task.shown(query, text) for text in task.output.decode(said)]
-        yield Compared(
+        tokens = [task.full_output(query.sources[0], one.tokens) for one in (best, *beams.values())]
+        texts = [task.display_text(query, text) for text in task.output.decode(tokens)]
+        yield Comparison(
             tuple(accepted),
             texts[0],
             best.score,
@@ -101,13 +101,13 @@ def compare(
         )
 
 
-def _skipped(references: Sequence[str], problem: str) -> Compared:
-    return Compared(tuple(references), "", 0.0, 0.0, False, 0, {}, problem)
+def _skipped(references: Sequence[str], problem: str) -> Comparison:
+    return Comparison(tuple(references), "", 0.0, 0.0, False, 0, {}, problem)
 
 
-def summary(compared: Sequence[Compared]) -> dict[str, Any]:
+def summary(comparisons: Sequence[Comparison]) -> dict[str, Any]:
     """The shares in percent: of all lines, and of the proved ones where only proof can tell."""
-    lines = [line for line in compared if not line.problem]
+    lines = [line for line in comparisons if not line.problem]
     proved = [line for line in lines if line.proved]
 
     def share(count: int, of: int) -> float:
@@ -116,7 +116,7 @@ def summary(compared: Sequence[Compared]) -> dict[str, Any]:
     widths = list(lines[0].beams) if lines else []
     return {
         "lines": len(lines),
-        "skipped": len(compared) - len(lines),
+        "skipped": len(comparisons) - len(lines),
         "proved": share(len(proved), len(lines)),
         "model_error": share(sum(line.wrong for line in proved), len(proved)),
         "empty_optimum": share(sum(not line.text for line in proved), len(proved)),

@@ -1,4 +1,4 @@
-"""Forecast: how series of numbers go on, with what certainty, and beside simple forecasts."""
+"""Forecast: distributions of the next values of series, and baselines beside them."""
 
 import csv
 import io
@@ -38,8 +38,8 @@ from saccade.tasks.task import (
     device_of,
 )
 
-INTERVAL = 0.8  # of the probability, whose coverage is measured
-SAMPLES, QUICK_SAMPLES = 100, 20  # of a network that goes step by step; while training
+INTERVAL = 0.8  # the probability of the interval whose coverage is measured
+SAMPLES, QUICK_SAMPLES = 100, 20  # of an autoregressive network; during training
 METRICS = ("mae", "mse", "rmse", "mase", "crps", "coverage")
 SIMPLE = {"seasonal_naive": "seasonal-naive", "linear": "linear (ridge)"}
 
@@ -66,7 +66,7 @@ class ForecastDistribution(ABC):
 
 
 class Gaussians(ForecastDistribution):
-    """A mean and a deviation of each number by itself."""
+    """A mean and a deviation of each number, independent of the others."""
 
     def __init__(self, mean: Array, deviation: Array):
         self.mean, self._deviation = mean, deviation
@@ -88,7 +88,7 @@ class Gaussians(ForecastDistribution):
 
 
 class Paths(ForecastDistribution):
-    """Samples, each drawn step by step, beside the path of the means."""
+    """Samples, each drawn step by step, and the path of the means."""
 
     def __init__(self, mean: Array, samples: Array):
         self.mean, self.samples = mean, samples
@@ -109,37 +109,37 @@ class Paths(ForecastDistribution):
 
 @dataclass
 class Tally:
-    """Errors of many windows, summed; what is missing counts nothing."""
+    """Summed errors of many windows; missing values do not count."""
 
     sums: dict[str, float] = field(default_factory=lambda: dict.fromkeys(METRICS, 0.0))
     count: int = 0
 
-    def add(self, gold: Array, said: ForecastDistribution, unit: Array, naive: Array) -> None:
-        """Numbers in deviations; `unit` is what errors are told in, `naive` the scale of MASE."""
+    def add(self, gold: Array, predicted: ForecastDistribution, unit: Array, naive: Array) -> None:
+        """Numbers in deviations; `unit` scales all errors but MASE, which has the scale `naive`."""
         count = int((~np.isnan(gold)).sum())
         if not count:
             return
-        low, high = said.quantiles([(1 - INTERVAL) / 2, (1 + INTERVAL) / 2])
-        guess, right = said.mean * unit, gold * unit
-        found = {
-            "mae": metrics.mae(guess, right),
-            "mse": metrics.mse(guess, right),
-            "mase": metrics.mase(said.mean, gold, naive),
-            "crps": float(np.nanmean(said.crps(gold) * unit)),
+        low, high = predicted.quantiles([(1 - INTERVAL) / 2, (1 + INTERVAL) / 2])
+        mean_in_units, gold_in_units = predicted.mean * unit, gold * unit
+        errors = {
+            "mae": metrics.mae(mean_in_units, gold_in_units),
+            "mse": metrics.mse(mean_in_units, gold_in_units),
+            "mase": metrics.mase(predicted.mean, gold, naive),
+            "crps": float(np.nanmean(predicted.crps(gold) * unit)),
             "coverage": metrics.coverage(low, high, gold),
         }
-        for name, value in found.items():
+        for name, value in errors.items():
             self.sums[name] += count * value
         self.count += count
 
     def means(self) -> dict[str, float]:
-        found = {name: total / max(self.count, 1) for name, total in self.sums.items()}
-        return found | {"rmse": found["mse"] ** 0.5}
+        errors = {name: total / max(self.count, 1) for name, total in self.sums.items()}
+        return errors | {"rmse": errors["mse"] ** 0.5}
 
 
 @dataclass(frozen=True)
 class Continuation:
-    """A table, and the steps that follow it, (H, N), in the units of the file."""
+    """A table, and the forecast of the next steps, (H, N), in the units of the file."""
 
     table: Table
     first: int  # the row of the first step
@@ -170,7 +170,7 @@ class Continuation:
         return {"times": self.times, "series": series}
 
     def csv(self) -> str:
-        """As the table was written: the same columns, then quantiles; of samples a row each."""
+        """In the layout of the table: the same columns, then quantiles; a row for each sample."""
         roles, names = self.table.roles, self.table.names
         times, levels = self.times, [f"{level:g}" for level in self.levels]
         text = io.StringIO()
@@ -204,7 +204,7 @@ class Continuation:
 
 
 class Forecast(Task):
-    """A field of series, and the simple forecasts that a network is measured beside."""
+    """A field of series, and the baselines that a network is compared with."""
 
     higher_is_better: ClassVar[bool] = False
 
@@ -273,7 +273,7 @@ class Forecast(Task):
         return Corpus((), windows)
 
     def examples(self, corpus: Corpus) -> WindowExamples:
-        """The windows of a corpus as JSON, each made when it is wanted."""
+        """The windows of a corpus as JSON, made lazily."""
         return WindowExamples(self.series, windows_in(corpus))
 
     def epoch(self, corpus: Corpus, number: int) -> Batches:
@@ -282,10 +282,10 @@ class Forecast(Task):
         return Epoch(corpus, [order[i : i + size] for i in range(0, len(order), size)])
 
     def rows(self, budget: int) -> int:
-        """How many windows a batch has within a budget of steps."""
+        """The number of windows in a batch, from a budget of steps."""
         return max(1, budget // (self.series.span.lookback + self.series.span.horizon))
 
-    def outlook(
+    def predict_distribution(
         self,
         network: AnyForecaster,
         windows: Windows,
@@ -293,23 +293,23 @@ class Forecast(Task):
         samples: int = SAMPLES,
         seed: int = 1,
     ) -> ForecastDistribution:
-        """What the network says of some windows; of one that goes step by step so many samples."""
+        """The predictive distribution of some windows; of an autoregressive network by sampling."""
         device = device_of(network)
         sources = [source.to(device) for source in windows.parts(rows)[0]]
         with torch.inference_mode():
             if isinstance(network, Forecaster):
-                said = network.normal(sources)
-                return Gaussians(_array(said.mean), _array(said.deviation))
+                predicted = network.normal(sources)
+                return Gaussians(_array(predicted.mean), _array(predicted.deviation))
             window, state = network.start(sources)
             H, distribution = network.frame.horizon, network.distribution
 
             def unrolled(choose: Choose, times: int) -> Array:
-                """So many paths of each window, (times, B, H, C)."""
+                """`times` paths of each window, (times, B, H, C)."""
                 index = torch.arange(len(rows), device=device).repeat_interleave(times)
                 step, first = number_stepper(network.decoder), window.own[index, -1]
-                found = unroll(step, select(state, index), first, distribution, choose=choose,
+                paths = unroll(step, select(state, index), first, distribution, choose=choose,
                                limits=[H] * len(index))  # fmt: skip
-                values = torch.stack([one.values for one in found])
+                values = torch.stack([one.values for one in paths])
                 values = values.view(len(rows), times, *values.shape[1:]).transpose(0, 1)
                 return _array(torch.stack([window.undone(path) for path in values]))
 
@@ -318,20 +318,20 @@ class Forecast(Task):
             return Paths(mean, unrolled(drawn(distribution, seed, keys), samples))
 
     def nll(self, network: AnyForecaster, windows: Windows, rows: Array) -> tuple[Array, Array]:
-        """-log p of some windows' targets, and of how many numbers each is."""
+        """-log p of some windows' targets, and their numbers of values."""
         sources, target = windows.parts(rows)
         device = device_of(network)
         with torch.inference_mode():
-            found = network.nll([source.to(device) for source in sources], target.to(device))
+            paths = network.nll([source.to(device) for source in sources], target.to(device))
         counts = (~target.values.isnan()).sum((1, 2)).numpy()
-        return _array(found), counts
+        return _array(paths), counts
 
-    # --- what is asked of a task ------------------------------------------------------------------
+    # --- the interface of a task ------------------------------------------------------------------
 
     def evaluating(
         self, network: AnyForecaster, corpus: Corpus, examples: Sequence[Example], quick: bool
     ) -> Evaluation:
-        """The metrics of these windows; unless `quick`, also of the simple forecasts of them."""
+        """The metrics of these windows; unless `quick`, also those of the baselines."""
         windows, scales = windows_in(corpus), self.series.scales
         size, tallies = self.rows(self.config.decode.batch_tokens), {"": Tally()}
         simple = None if quick else self.simple()
@@ -339,12 +339,13 @@ class Forecast(Task):
         for start in range(0, len(examples), size):
             rows = np.arange(start, min(start + size, len(examples)))
             _, series = windows.places(rows)
-            said = self.outlook(network, windows, rows, QUICK_SAMPLES if quick else SAMPLES)
+            samples = QUICK_SAMPLES if quick else SAMPLES
+            predicted = self.predict_distribution(network, windows, rows, samples)
             gold = windows.targets(rows)
             unit = scales.deviation[series][:, None]
             naive = scales.naive[series][:, None] / unit
             unit = unit if self.settings.units == "file" else np.ones_like(unit)
-            tallies[""].add(gold, said, unit, naive)
+            tallies[""].add(gold, predicted, unit, naive)
             nll += float(self.nll(network, windows, rows)[0].sum())
             for name, found in (simple.forecast(windows, rows) if simple else {}).items():
                 tallies.setdefault(f"{name}_", Tally()).add(gold, Gaussians(*found), unit, naive)
@@ -355,7 +356,7 @@ class Forecast(Task):
         return scores
 
     def report(self, scores: dict[str, float]) -> list[str]:
-        """The back-test as a table: a row a method; a score alone is a row of its own."""
+        """The back-test as a table, a row for each method."""
         names = [name for name in METRICS if name in scores]
         rows = {"this model": "", **{title: f"{key}_" for key, title in SIMPLE.items()}}
         table = [["method", *names]]
@@ -367,31 +368,31 @@ class Forecast(Task):
     def predict(
         self, network: AnyForecaster, queries: Sequence[Query], request: Request
     ) -> list[Prediction]:
-        """For each window as JSON the means and deviations of what follows it, likewise."""
+        """For each window as JSON the means and deviations of the next steps as JSON."""
         if not queries:
             return []
         corpus = self.encode([Example(query.source, None) for query in queries])
-        windows, found = windows_in(corpus), []
+        windows, results = windows_in(corpus), []
         size = self.rows(request.decode.batch_tokens)
         for start in range(0, len(queries), size):
             rows = np.arange(start, min(start + size, len(queries)))
-            said = self.outlook(network, windows, rows)
+            predicted = self.predict_distribution(network, windows, rows)
             _, series = windows.places(rows)
-            means = self.series.in_file_units(said.mean, series)
-            sizes = said.deviation * self.series.scales.deviation[series][:, None]
+            means = self.series.in_file_units(predicted.mean, series)
+            sizes = predicted.deviation * self.series.scales.deviation[series][:, None]
             for mean, deviation in zip(means, sizes, strict=True):
                 record = {"mean": mean.tolist(), "deviation": deviation.tolist()}
-                found.append(Prediction(json.dumps(record), 0.0))
-        return found
+                results.append(Prediction(json.dumps(record), 0.0))
+        return results
 
     def score(self, network: AnyForecaster, examples: Sequence[Example]) -> list[tuple[float, int]]:
-        windows, found = windows_in(self.encode(examples)), []
+        windows, results = windows_in(self.encode(examples)), []
         size = self.rows(self.config.decode.batch_tokens)
         for start in range(0, len(examples), size):
             rows = np.arange(start, min(start + size, len(examples)))
             sums, counts = self.nll(network, windows, rows)
-            found += [(-float(total), int(n)) for total, n in zip(sums, counts, strict=True)]
-        return found
+            results += [(-float(total), int(n)) for total, n in zip(sums, counts, strict=True)]
+        return results
 
     # --- files ------------------------------------------------------------------------------------
 
@@ -400,20 +401,20 @@ class Forecast(Task):
         return read_table(path, self.settings, self.config.data, self.series.known)
 
     def windows_of(self, table: Table, before: Table | None) -> Windows:
-        """All windows of a table; the first look back to the rows of another that it goes on."""
+        """All windows of a table; the first look back to the rows of another that it continues."""
         span, first = self.series.span, 0
         if before is not None and table.clock is not None:
             table, first = after(before, table, history(self.settings))
-        found = self.series.windows(table, first or span.lookback)
-        if not len(found):
+        windows = self.series.windows(table, first or span.lookback)
+        if not len(windows):
             raise DataError(
                 f"{table.file}: {len(table) - first:,} rows are too few for a look-back of "
                 f"{span.lookback:,} and a horizon of {span.horizon:,}: give more rows"
             )
-        return found
+        return windows
 
     def table_of(self, windows: Windows) -> Table:
-        """The rows of windows as they were in a file, to be looked back to."""
+        """The rows of windows as a table in the units of the file."""
         scales, known = self.series.scales, self.series.known
         values = np.asarray(windows.values) * scales.deviation + scales.mean
         beside = np.asarray(windows.covariates) * scales.beside_deviation + scales.beside_mean
@@ -423,13 +424,13 @@ class Forecast(Task):
 
     def first_step(self, table: Table) -> int:
         """The row after the last that has a value of a series."""
-        there = np.flatnonzero((~np.isnan(table.values)).any(1))
-        if not len(there):
-            raise DataError(f"{table.file}: holds no value to go on from")
-        return int(there[-1]) + 1
+        observed = np.flatnonzero((~np.isnan(table.values)).any(1))
+        if not len(observed):
+            raise DataError(f"{table.file}: holds no value to continue from")
+        return int(observed[-1]) + 1
 
     def last_windows(self, table: Table) -> Windows:
-        """The windows at a table's end, whose targets are yet to come: of all series, or each."""
+        """The windows at a table's end, whose targets are unknown: of all series, or each."""
         span, N, first = self.series.span, len(self.series.known.names), self.first_step(table)
         longer = _lengthened(table, first + span.horizon)
         base = self.series.windows(longer, len(longer))
@@ -444,10 +445,10 @@ class Forecast(Task):
         samples: int = 0,
         seed: int = 1,
     ) -> Continuation:
-        """How a table goes on after the last row that has a value of a series.
+        """The steps after the last row of a table that has a value of a series.
 
-        Known covariates of the steps that follow stand in rows whose series are empty; where there
-        are fewer rows than the horizon, there are fewer steps.
+        Known covariates of these steps stand in rows whose series are empty; where there are fewer
+        rows than the horizon, there are fewer steps.
         """
         if bad := [level for level in levels if not 0 < level < 1]:
             raise ConfigError(f"a quantile is between 0 and 1, not {bad[0]:g}")
@@ -468,22 +469,26 @@ class Forecast(Task):
                 )
         windows = self.last_windows(table)
         rows = np.arange(len(windows))
-        said = self.outlook(network, windows, rows, max(samples, SAMPLES), seed)
+        predicted = self.predict_distribution(network, windows, rows, max(samples, SAMPLES), seed)
         _, series = windows.places(rows)
 
         def placed(values: Array) -> Array:
             """(..., B, H, C) as (..., steps, N), in the units of the file."""
-            found = self.series.in_file_units(values, series)
-            found = found[..., 0, :, :] if span.joint else np.moveaxis(found[..., 0], -2, -1)
-            return np.asarray(found[..., :steps, :])
+            placed_values = self.series.in_file_units(values, series)
+            placed_values = (
+                placed_values[..., 0, :, :]
+                if span.joint
+                else np.moveaxis(placed_values[..., 0], -2, -1)
+            )
+            return np.asarray(placed_values[..., :steps, :])
 
         return Continuation(
             table,
             first,
-            placed(said.mean),
+            placed(predicted.mean),
             tuple(levels),
-            placed(said.quantiles(levels)) if levels else np.zeros((0, steps, N)),
-            placed(said.paths(samples, seed)),
+            placed(predicted.quantiles(levels)) if levels else np.zeros((0, steps, N)),
+            placed(predicted.paths(samples, seed)),
         )
 
 
@@ -492,13 +497,13 @@ def _array(tensor: torch.Tensor) -> Array:
 
 
 def windows_in(corpus: Corpus) -> Windows:
-    """The windows that are a corpus."""
+    """The windows of a corpus."""
     assert isinstance(corpus.target, Windows)
     return corpus.target
 
 
 def _lengthened(table: Table, rows: int) -> Table:
-    """A table with at least so many rows: those that it lacks are gaps."""
+    """A table with at least `rows` rows: missing ones are added without values."""
 
     def more(values: Array) -> Array:
         lacking = max(0, rows - len(values))

@@ -1,4 +1,4 @@
-"""What the tasks that write text share: a search with a decoder, and its results as text."""
+"""What the text-generating tasks share: a search with a decoder, and its results as text."""
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -27,8 +27,8 @@ from saccade.decoding.search import (
     Step,
     beam_search,
     greedy,
-    preferred,
     token_log_probs,
+    top_alternatives,
 )
 from saccade.decoding.tree import Tree
 from saccade.errors import ConfigError, DataError
@@ -50,31 +50,31 @@ from saccade.tasks.task import (
 from saccade.text.tokenizers import Tokenizer
 
 ALTERNATIVES = 5  # shown beside a token
-DRAWS = 1 << 20  # at most, of one input: each has a random key of its own
+MAX_DRAWS = 1 << 20  # samples of one input: each has a random key of its own
 TOO_LONG = "longer than the model's positions: shorten it"
-UNKNOWN = "the prefix contains characters outside the vocabulary"
-NOTHING = "no output satisfies the decoding constraints"
+UNKNOWN_PREFIX = "the prefix contains characters outside the vocabulary"
+NO_OUTPUT = "no output satisfies the decoding constraints"
 
 
-Reading: TypeAlias = tuple[Any, ...]  # the ids, or the vectors, of each source of a query
+EncodedSources: TypeAlias = tuple[Any, ...]  # the ids, or the vectors, of each source of a query
 
 
 class EncodedQuery(NamedTuple):
     """A query as ids: tokenised once, for all that is done with it."""
 
     number: int  # among the inputs
-    readings: tuple[Reading, ...]  # as the network reads it, then as each ensemble member does
-    prefix: list[int]  # how the answer has to begin
-    limit: int  # tokens that an answer may have
-    problem: str  # why there can be no answer
-    prompt: str = ""  # what the user wrote, where the answer goes on with it
+    sources: tuple[EncodedSources, ...]  # of the network, then of each ensemble member
+    prefix: list[int]  # with which the output has to begin
+    limit: int  # the most tokens of an output
+    problem: str  # why there can be no output
+    prompt: str = ""  # the user's text, where the output continues it
     words: int = 0  # of the source
-    seed: int | None = None  # of what is drawn; None is that of the request
-    stopped: Callable[[], bool] | None = None  # whether nobody waits for an answer any more
+    seed: int | None = None  # of sampling; None is that of the request
+    stopped: Callable[[], bool] | None = None  # whether the request was cancelled
 
 
-class Found(NamedTuple):
-    """The hypotheses about one query, the best first, or why there are none."""
+class SearchResult(NamedTuple):
+    """The hypotheses for one query, the best first, or why there are none."""
 
     hypotheses: list[Hypothesis]
     problem: str = ""
@@ -82,104 +82,104 @@ class Found(NamedTuple):
     tree: Tree | None = None
 
 
-class Started(NamedTuple):
-    """A decoder that has read the sources."""
+class DecoderStart(NamedTuple):
+    """A decoder's state after the sources."""
 
     state: Any
-    first: Tensor  # (B,): the token it goes on from
-    memory: Memory | None  # what the encoder left
+    first: Tensor  # (B,): its next input
+    memory: Memory | None  # of the encoder
 
 
-class Begun(NamedTuple):
-    """A search about to begin: what was read, and a step that says how it may go on."""
+class PreparedSearch(NamedTuple):
+    """The step of a search, and the states from which it starts."""
 
-    step: Step  # under all that was asked for
+    step: Step  # with all constraints, filters and fusion
     state: Any
-    plain: Step  # the models' own
+    plain: Step  # of the models alone
     plain_state: Any
     first: Tensor  # (B,)
     reweighted: bool  # whether the step's scores are not the models' own log-probabilities
 
 
 class GeneratingTask(Task):
-    """A task whose answers are searched for: text, after reading the sources."""
+    """A task whose output is text, found by a search with a decoder."""
 
-    equal = False  # whether a batch must hold inputs of one length
+    equal_lengths = False  # whether a batch must hold inputs of one length
 
     def __init__(self, config: c.Config, sources: tuple[Readable, ...], target: Text):
         super().__init__(config, sources, target)
         self.readers = sources
         self.output = target.tokenizer
         self.early = config.task.early
-        self.source_positions = positions_of(config.encoder)
-        self.target_positions = positions_of(config.decoder)
+        self.source_positions = max_positions(config.encoder)
+        self.target_positions = max_positions(config.decoder)
 
-    def readings(self, queries: Sequence[Query]) -> list[Reading]:
-        """The ids that a network reads of each query."""
+    def encode_sources(self, queries: Sequence[Query]) -> list[EncodedSources]:
+        """The input of a network for each query."""
         cells = self.read([query.source for query in queries])
         rows = (reader.rows(some) for reader, some in zip(self.readers, cells, strict=True))
         return list(zip(*rows, strict=True))
 
-    def start(self, network: Generator, readings: Sequence[Reading]) -> Started:
-        """The decoder after these were read."""
-        device, columns = device_of(network), zip(*readings, strict=True)
-        sources = [
+    def start(self, network: Generator, sources: Sequence[EncodedSources]) -> DecoderStart:
+        """The decoder after these sources."""
+        device, columns = device_of(network), zip(*sources, strict=True)
+        inputs = [
             (
                 reader.padded(rows) if isinstance(reader, MediaField) else pad([*rows], reader.pad)
             ).to(device)
             for reader, rows in zip(self.readers, columns, strict=True)
         ]
-        memory = network.encode(sources)
+        memory = network.encode(inputs)
         assert memory is not None
-        state = network.decoder.start(memory, len(readings))
-        marks = torch.tensor([self.output.frame.start] * len(readings), device=device)
+        state = network.decoder.start(memory, len(sources))
+        marks = torch.tensor([self.output.frame.start] * len(sources), device=device)
         if marks.size(1) > 1:
             _, state = network.decoder(marks[:, :-1], state)
         first = marks[:, -1]
-        return Started(state, first, memory)
+        return DecoderStart(state, first, memory)
 
-    def positions_left(self, reading: Reading) -> int:
-        """For how many tokens there are positions after this; below 0: it is too long."""
-        longest = length_of(reading) if self.early else max(map(len, reading))
+    def positions_left(self, source: EncodedSources) -> int:
+        """The number of positions for output after this source; below 0 if it is too long."""
+        longest = length_of(source) if self.early else max(map(len, source))
         left = self.target_positions - len(self.output.frame.start)
         return -1 if longest > self.source_positions else left
 
-    def limit(self, reading: Reading, decode: c.Limits) -> int:
-        """How many tokens an answer to this may have; less than 0 if it is too long to read."""
-        longest = min(decode.max_len, 10 + int(length_of(reading) * decode.max_ratio))
-        return min(longest, self.positions_left(reading))
+    def limit(self, source: EncodedSources, decode: c.Limits) -> int:
+        """The most tokens of an output; less than 0 if the source is too long to read."""
+        longest = min(decode.max_len, 10 + int(length_of(source) * decode.max_ratio))
+        return min(longest, self.positions_left(source))
 
-    def written(self, reading: Reading, tokens: Sequence[int]) -> list[int]:
-        """The tokens of the whole text when these were said after reading this."""
+    def full_output(self, source: EncodedSources, tokens: Sequence[int]) -> list[int]:
+        """The tokens of the whole text: those generated, and the source where it is part of it."""
         return list(tokens)
 
     def prompt(self, query: Query) -> str:
-        """The user's own words that an answer goes on with."""
+        """The user's text that the output continues."""
         return ""
 
-    def shown(self, query: EncodedQuery, text: str) -> str:
-        """An answer as it is shown, where `text` is that of what was `written`."""
+    def display_text(self, query: EncodedQuery, text: str) -> str:
+        """The output as it is shown, where `text` is that of its `full_output`."""
         return text
 
     def unknown(self, text: str) -> int:
         """How many characters (or words) of a prompt the model has no token for."""
         return 0
 
-    def scored(self, examples: Sequence[Example]) -> Corpus:
-        """What `score` reads of examples: the first target of each."""
+    def scoring_corpus(self, examples: Sequence[Example]) -> Corpus:
+        """The corpus that `score` reads: the first target of each example."""
         return self.encode([replace(row, others=()) for row in examples])
 
     def score(self, network: Generator, examples: Sequence[Example]) -> list[tuple[float, int]]:
-        return self.score_corpus(network, self.scored(examples))
+        return self.score_corpus(network, self.scoring_corpus(examples))
 
     def score_corpus(self, network: Generator, corpus: Corpus) -> list[tuple[float, int]]:
         """For each row log p(target | source), and of how many tokens."""
 
         def work(rows: list[int]) -> list[tuple[float, int]]:
             batch = collate(corpus, np.array(rows)).to(device_of(network))
-            tokens, said = shifted(batch.target)
+            tokens, gold = shifted(batch.target)
             state = network.decoder.start(network.encode(batch.sources), len(rows))
-            return summed(network.decoder, tokens, said, state)
+            return sum_log_probs(network.decoder, tokens, gold, state)
 
         with torch.inference_mode():
             budget = self.config.decode.batch_tokens
@@ -199,26 +199,26 @@ class GeneratingTask(Task):
         return replace(request, permitted=permitted(request.decode.only, self.output))
 
     def encode_queries(self, queries: Sequence[Query], request: Request) -> list[EncodedQuery]:
-        """The queries as ids, for this task's network and for all that decide with it."""
+        """The queries as ids, for this task's network and those of the ensemble."""
         check_members(self, request)
-        own = self.readings(queries)
-        limits = [self.limit(reading, request.decode) for reading in own]
-        read: list[tuple[Reading, ...]] = [(reading,) for reading in own]
+        own = self.encode_sources(queries)
+        limits = [self.limit(source, request.decode) for source in own]
+        read: list[tuple[EncodedSources, ...]] = [(source,) for source in own]
         for member in request.others:
-            theirs = member.task.readings(queries)
+            theirs = member.task.encode_sources(queries)
             limits = [
-                min(limit, member.task.positions_left(reading))
-                for limit, reading in zip(limits, theirs, strict=True)
+                min(limit, member.task.positions_left(source))
+                for limit, source in zip(limits, theirs, strict=True)
             ]
-            read = [(*some, reading) for some, reading in zip(read, theirs, strict=True)]
+            read = [(*some, source) for some, source in zip(read, theirs, strict=True)]
         if request.model is not None:
-            most = positions_of(request.model.task.config.decoder) - 1
+            most = max_positions(request.model.task.config.decoder) - 1
             limits = [min(limit, most) for limit in limits]
         prefixes: list[list[int]] = [[] for _ in queries]
         if any(query.prefix for query in queries):
             prefixes = self.output.encode([query.prefix for query in queries])
         problems = [
-            UNKNOWN if self.output.specials.unk in prefix else TOO_LONG if limit < 0 else ""
+            UNKNOWN_PREFIX if self.output.specials.unk in prefix else TOO_LONG if limit < 0 else ""
             for prefix, limit in zip(prefixes, limits, strict=True)
         ]
         numbers = [query.number for query in queries]
@@ -231,21 +231,21 @@ class GeneratingTask(Task):
         return [EncodedQuery(*column) for column in columns]
 
     def to_text(
-        self, encoded: Sequence[EncodedQuery], found: Sequence[Found], request: Request
+        self, encoded: Sequence[EncodedQuery], results: Sequence[SearchResult], request: Request
     ) -> list[Prediction]:
-        """What was found about each query as text."""
-        said = []
-        for query, answer in zip(encoded, found, strict=True):
-            for hypothesis in answer.hypotheses:
-                said.append(self.written(query.readings[0], hypothesis.tokens))
-        supply, predictions = iter(self.output.decode(said)), []
-        for query, answer in zip(encoded, found, strict=True):
+        """The results of each query as text."""
+        outputs = []
+        for query, result in zip(encoded, results, strict=True):
+            for hypothesis in result.hypotheses:
+                outputs.append(self.full_output(query.sources[0], hypothesis.tokens))
+        supply, predictions = iter(self.output.decode(outputs)), []
+        for query, result in zip(encoded, results, strict=True):
             ranked = [
-                (self.shown(query, next(supply)), hypothesis.score)
-                for hypothesis in answer.hypotheses
+                (self.display_text(query, next(supply)), hypothesis.score)
+                for hypothesis in result.hypotheses
             ]
             if not ranked:
-                predictions.append(Prediction("", 0.0, problem=answer.problem))
+                predictions.append(Prediction("", 0.0, problem=result.problem))
                 continue
             if isinstance(request.decode, c.Risk) and request.decode.risk != "off":
                 ranked = self._least_risk(ranked, request.decode)
@@ -253,55 +253,59 @@ class GeneratingTask(Task):
             (text, score), *others = ranked
             unknown = self.unknown(query.prompt)
             predictions.append(
-                Prediction(text, score, tuple(others), "", answer.tokens, answer.tree, unknown)
+                Prediction(text, score, tuple(others), "", result.tokens, result.tree, unknown)
             )
         return predictions
 
     def _least_risk(
         self, ranked: list[tuple[str, float]], decode: c.Risk
     ) -> list[tuple[str, float]]:
-        """The candidates again, the one nearest to all others first."""
+        """The candidates by their expected utility (minimum Bayes risk), the best first."""
         name = getattr(self.config.task, "metric", "chrf") if decode.risk == "metric" else ""
         unit: Literal["char", "token"] = "char" if self.output.config.kind == "char" else "token"
         utility = similarity(name or decode.risk, unit)
-        # samples come as often as they are likely: each counts the same
+        # samples are already distributed by their probability: each counts the same
         weights = [0.0 if isinstance(decode, c.Sample) else score for _, score in ranked]
         order = least_risk([text for text, _ in ranked], weights, utility)
         return [ranked[i] for i in order]
 
     def search(
         self, network: Generator, encoded: Sequence[EncodedQuery], request: Request
-    ) -> list[Found]:
+    ) -> list[SearchResult]:
         """For each query its hypotheses, the best first."""
-        fine = [i for i, query in enumerate(encoded) if not query.problem]
+        valid = [i for i, query in enumerate(encoded) if not query.problem]
 
-        def work(some: list[int]) -> list[Found]:
+        def work(some: list[int]) -> list[SearchResult]:
             batch = [encoded[i] for i in some]
-            return answer(self.begin(network, batch, request), batch, request, self.output)
+            return run_search(
+                self.prepare_search(network, batch, request), batch, request, self.output
+            )
 
         budget = max(1, request.decode.batch_tokens // hypotheses_of(request))
-        lengths = [length_of(encoded[i].readings[0]) + len(encoded[i].prefix) for i in fine]
-        answers = in_batches(fine, lengths, budget, work, equal=self.equal)
-        ready = dict(zip(fine, answers, strict=True))
-        return [ready.get(i) or Found([], query.problem) for i, query in enumerate(encoded)]
+        lengths = [length_of(encoded[i].sources[0]) + len(encoded[i].prefix) for i in valid]
+        results = in_batches(valid, lengths, budget, work, equal=self.equal_lengths)
+        results_of = dict(zip(valid, results, strict=True))
+        return [
+            results_of.get(i) or SearchResult([], query.problem) for i, query in enumerate(encoded)
+        ]
 
-    def begin(
+    def prepare_search(
         self,
         network: Generator,
         encoded: Sequence[EncodedQuery],
         request: Request,
-        note: list[Tensor] | None = None,
-    ) -> Begun:
-        """What the network, and those that decide with it, make of queries before a token.
+        record: list[Tensor] | None = None,
+    ) -> PreparedSearch:
+        """The start of a search: the states after the sources, and the step with its constraints.
 
-        The models' own log-probabilities of the last step are left in `note`.
+        The models' own log-probabilities of the last step are stored in `record`.
         """
         request = self.with_permitted(request)
         decode, special = request.decode, self.output.specials
         members = (Member(self, network), *request.others)
         with torch.inference_mode():
-            started: list[Started] = [
-                member.task.start(member.network, [query.readings[i] for query in encoded])
+            started: list[DecoderStart] = [
+                member.task.start(member.network, [query.sources[i] for query in encoded])
                 for i, member in enumerate(members)
             ]
             parts = [
@@ -310,7 +314,7 @@ class GeneratingTask(Task):
             plain, plain_state, first = parts[0], started[0].state, started[0].first
             if len(parts) > 1:
                 plain, plain_state = steps.ensemble(parts), tuple(one.state for one in started)
-            plain = plain if note is None else steps.noted(plain, note)
+            plain = plain if record is None else steps.recording(plain, record)
             step, state = plain, plain_state
             if share := ctc_share(self.config, decode):
                 heads = [
@@ -319,8 +323,8 @@ class GeneratingTask(Task):
                     for head in member.network.ctc_heads(one.memory)
                 ]
                 scorer = steps.ensemble([ctc.ctc_step(h.blank, special.eos) for h, _ in heads])
-                heard = [ctc.start(head(read), read.keep, head.blank) for head, read in heads]
-                step, state = ctc.joint(step, scorer, share), (state, tuple(heard))
+                ctc_states = [ctc.start(head(read), read.keep, head.blank) for head, read in heads]
+                step, state = ctc.joint(step, scorer, share), (state, tuple(ctc_states))
             if request.model is not None:
                 fusion_model = request.model.network.decoder
                 other = steps.stepper(fusion_model)
@@ -336,16 +340,16 @@ class GeneratingTask(Task):
         if decode.tree:
             words = [query.words for query in encoded] if decode.tree == "words" else None
             step = steps.tree(step, self.brackets, [query.limit for query in encoded], words)
-        ruled = self._ruled(step, request)
-        drawn = filtered(ruled, decode) if isinstance(decode, c.Sample) else ruled
+        constrained = self._constrained(step, request)
+        drawn = filtered(constrained, decode) if isinstance(decode, c.Sample) else constrained
         added = bool(share) or request.model is not None
-        reweighted = drawn is not ruled or added or request.decode.repetition > 1.0
+        reweighted = drawn is not constrained or added or request.decode.repetition > 1.0
         stops = [query.stopped or _never for query in encoded]
         if any(stop is not _never for stop in stops):
             drawn = steps.stoppable(drawn, special.eos, stops)
-        return Begun(drawn, state, plain, plain_state, first, reweighted)
+        return PreparedSearch(drawn, state, plain, plain_state, first, reweighted)
 
-    def _ruled(self, step: Step, request: Request) -> Step:
+    def _constrained(self, step: Step, request: Request) -> Step:
         decode, end = request.decode, self.output.specials.eos
         if decode.repetition > 1.0:
             step = steps.repetition(step, decode.repetition)
@@ -361,15 +365,15 @@ class GeneratingTask(Task):
 
     @cached_property
     def brackets(self) -> steps.Brackets:
-        """What each token does to a tree in brackets."""
+        """The effect of each token on a bracketed tree."""
         texts, special = self.output.written(), self.output.specials
-        found = steps.Brackets(texts, special.eos, [i for i in special.ids if i != special.eos])
-        if not found.closable:
+        brackets = steps.Brackets(texts, special.eos, [i for i in special.ids if i != special.eos])
+        if not brackets.closable:
             raise ConfigError(
                 "decode.tree: no token of the target's vocabulary closes a single bracket: cut "
                 "trees into pieces or characters, or put blanks around their brackets"
             )
-        return found
+        return brackets
 
     def _phrases(self, banned: Sequence[str]) -> list[list[int]]:
         phrases = self.output.encode(banned)
@@ -379,7 +383,7 @@ class GeneratingTask(Task):
         return phrases
 
     def require_order(self) -> None:
-        """ConfigError unless a text is written from its beginning to its end."""
+        """ConfigError unless the output is generated from left to right."""
 
 
 def _never() -> bool:
@@ -387,17 +391,17 @@ def _never() -> bool:
 
 
 def seed_of(query: EncodedQuery, decode: c.Sample) -> int:
-    """The seed of what is drawn for a query: its own, or else that of the request."""
+    """The sampling seed of a query: its own, or else that of the request."""
     return decode.seed if query.seed is None else query.seed
 
 
-def length_of(reading: Reading) -> int:
-    """How many tokens the sources of a query have."""
-    return sum(map(len, reading))
+def length_of(source: EncodedSources) -> int:
+    """The number of tokens in the sources of a query."""
+    return sum(map(len, source))
 
 
 def candidates_of(request: Request) -> int:
-    """How many hypotheses about a query are wanted of its search."""
+    """The number of hypotheses that the search of a query returns."""
     decode = request.decode
     if isinstance(decode, c.Risk) and decode.risk != "off":
         return decode.candidates
@@ -405,22 +409,22 @@ def candidates_of(request: Request) -> int:
 
 
 def hypotheses_of(request: Request) -> int:
-    """How many hypotheses about a query a search goes on with at once."""
+    """The number of hypotheses of a query that a search extends at once."""
     width = request.decode.width if isinstance(request.decode, c.Beam) else 1
     return max(width, candidates_of(request))
 
 
-def answer(
-    begun: Begun, encoded: Sequence[EncodedQuery], request: Request, output: Tokenizer
-) -> list[Found]:
-    """The search that was asked for, from where it begins, for each query of a batch."""
-    step, state, plain, plain_state, first, _ = begun
+def run_search(
+    prepared: PreparedSearch, encoded: Sequence[EncodedQuery], request: Request, output: Tokenizer
+) -> list[SearchResult]:
+    """The search of the request for each query of a batch."""
+    step, state, plain, plain_state, first, _ = prepared
     end = output.specials.eos
     candidates, limits = candidates_of(request), [query.limit for query in encoded]
     trees: list[Tree] | None = [] if request.details else None
     match request.decode:
         case c.Sample() as decode:
-            keys = [query.number * DRAWS + i for query in encoded for i in range(candidates)]
+            keys = [query.number * MAX_DRAWS + i for query in encoded for i in range(candidates)]
             seeds = [seed_of(query, decode) for query in encoded for _ in range(candidates)]
             flat = sample(
                 step,
@@ -431,11 +435,11 @@ def answer(
                 seed=seeds,
                 keys=keys,
             )
-            found = [flat[i : i + candidates] for i in range(0, len(flat), candidates)]
+            hypotheses = [flat[i : i + candidates] for i in range(0, len(flat), candidates)]
         case c.Beam() if hypotheses_of(request) == 1 and trees is None:
-            found = [[one] for one in greedy(step, state, first, end=end, limits=limits)]
+            hypotheses = [[one] for one in greedy(step, state, first, end=end, limits=limits)]
         case c.Beam() as decode:
-            found = beam_search(
+            hypotheses = beam_search(
                 step,
                 state,
                 first,
@@ -452,36 +456,40 @@ def answer(
             )
         case c.Exact():
             raise AssertionError("exact search is for `compare`")
-    found = [[one for one in some if one.score > float("-inf")][:candidates] for some in found]
-    if begun.reweighted:
-        found = rescored(plain, plain_state, first, found, end)
-    tokens: list[tuple[Token, ...]] = [()] * len(found)
+    hypotheses = [
+        [one for one in some if one.score > float("-inf")][:candidates] for some in hypotheses
+    ]
+    if prepared.reweighted:
+        hypotheses = rescored(plain, plain_state, first, hypotheses, end)
+    tokens: list[tuple[Token, ...]] = [()] * len(hypotheses)
     if request.details:
         tokens = [
             token_details(plain, plain_state, first, b, some[0], output) if some else ()
-            for b, some in enumerate(found)
+            for b, some in enumerate(hypotheses)
         ]
     return [
-        Found(some, "" if some else NOTHING, tokens[b], trees[b] if trees else None)
-        for b, some in enumerate(found)
+        SearchResult(some, "" if some else NO_OUTPUT, tokens[b], trees[b] if trees else None)
+        for b, some in enumerate(hypotheses)
     ]
 
 
 def rescored(
-    step: Step, state: Any, first: Tensor, found: list[list[Hypothesis]], end: int
+    step: Step, state: Any, first: Tensor, hypotheses: list[list[Hypothesis]], end: int
 ) -> list[list[Hypothesis]]:
     """The same hypotheses with their log-probabilities under another step, by forced decoding."""
-    rows = [b for b, some in enumerate(found) for _ in some]
+    rows = [b for b, some in enumerate(hypotheses) for _ in some]
     if not rows:
-        return found
-    texts = [torch.tensor([*one.tokens, end]) for some in found for one in some]
+        return hypotheses
+    texts = [torch.tensor([*one.tokens, end]) for some in hypotheses for one in some]
     lengths = torch.tensor([len(text) for text in texts])
     padded = nn.utils.rnn.pad_sequence(texts, batch_first=True).to(first.device)
     index = torch.tensor(rows, device=first.device)
     log_probs = token_log_probs(step, select(state, index), padded, first[index]).cpu()
     real = torch.arange(padded.size(1)) < lengths[:, None]
     scores = iter(log_probs.masked_fill(~real, 0.0).sum(1).tolist())
-    return [[Hypothesis(one.tokens, next(scores), one.value) for one in some] for some in found]
+    return [
+        [Hypothesis(one.tokens, next(scores), one.value) for one in some] for some in hypotheses
+    ]
 
 
 def token_details(
@@ -491,7 +499,7 @@ def token_details(
     row = torch.tensor([b], device=first.device)
     ids = [*best.tokens, output.specials.eos]
     tokens = torch.tensor([ids], device=first.device)
-    log_probs, values, places = preferred(
+    log_probs, values, places = top_alternatives(
         step, select(state, row), tokens, first[row], ALTERNATIVES
     )
     names = output.tokens(ids)
@@ -504,7 +512,7 @@ def token_details(
 
 
 def filtered(step: Step, decode: c.Sample) -> Step:
-    """The step from which is drawn: a temperature first, then the filters; itself with none."""
+    """The step to sample from: a temperature first, then the filters; itself with none."""
     if decode.temperature != 1.0:
         step = steps.tempered(step, decode.temperature)
     if decode.top_k is not None:
@@ -535,7 +543,7 @@ def ctc_share(config: c.Config, decode: c.Rules) -> float:
 
 
 def check_members(task: GeneratingTask, request: Request) -> None:
-    """Refuse others that do not speak the same vocabulary, and CTC where there is none."""
+    """ConfigError for members of another vocabulary or task, and for CTC where there is none."""
     if request.decode.ctc and not task.config.train.ctc:
         raise ConfigError(
             "decode.ctc: this run was trained without a CTC head; leave it out, or set train.ctc"
@@ -569,7 +577,7 @@ def permitted_lines(path: str) -> Iterator[str]:
 
 
 def permitted(path: str, output: Tokenizer) -> list[list[int]]:
-    """The permitted outputs of a file as ids; those that the model cannot write are left out."""
+    """The permitted outputs of a file as ids, without those outside the vocabulary."""
     unk, encoded = output.specials.unk, output.encode(list(permitted_lines(path)))
     ids = [row for row in encoded if unk not in row]
     if not ids:
@@ -577,16 +585,18 @@ def permitted(path: str, output: Tokenizer) -> list[list[int]]:
     return ids
 
 
-def summed(decoder: Decoder, tokens: Tensor, said: Padded, state: Any) -> list[tuple[float, int]]:
-    """For each row log p of what was said after `tokens`, and of how many tokens."""
+def sum_log_probs(
+    decoder: Decoder, tokens: Tensor, gold: Padded, state: Any
+) -> list[tuple[float, int]]:
+    """For each row log p of the gold tokens after the inputs `tokens`, and their number."""
     logits, _ = decoder(tokens, state)
-    log_probs = logits.log_softmax(-1).gather(-1, said.values.unsqueeze(-1)).squeeze(-1)
-    if (keep := said.keep) is not None:
+    log_probs = logits.log_softmax(-1).gather(-1, gold.values.unsqueeze(-1)).squeeze(-1)
+    if (keep := gold.keep) is not None:
         log_probs = log_probs.masked_fill(~keep, 0.0)
-    return list(zip(log_probs.sum(1).tolist(), said.lengths.tolist(), strict=True))
+    return list(zip(log_probs.sum(1).tolist(), gold.lengths.tolist(), strict=True))
 
 
-def positions_of(part: Any) -> int:
-    """How many positions a part of a network has: all of them, unless they are learned."""
+def max_positions(part: Any) -> int:
+    """The most positions of a part of a network; no limit unless they are learned."""
     learned = getattr(part, "positions", "") == "learned"
     return int(part.max_positions) if learned else sys.maxsize

@@ -21,7 +21,7 @@ from saccade.text.vocab import Vocab
 
 
 class LabelTask(Task):
-    """Text fields for the sources and a set of labels for the target."""
+    """Fields for the sources and a set of labels for the target."""
 
     source_name, target_name = "tokenizer", "labels"
     source_field: ClassVar[type[Text]] = Text

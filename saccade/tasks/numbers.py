@@ -1,4 +1,4 @@
-"""What the tasks that say numbers share: fields of any kind for the sources, numbers as target."""
+"""What the tasks with numbers as target share: fields of any kind for the sources."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
@@ -42,7 +42,7 @@ class NumberTask(Task):
         return "loss"
 
     @property
-    def said(self) -> c.Reals:
+    def target_spec(self) -> c.Reals:
         return self.target.reals
 
     @classmethod
@@ -89,12 +89,12 @@ class NumberTask(Task):
         return [_cell(row, target, self.config.data.root) for row, target in rows]
 
     def log_p(self, nll: Tensor, values: Tensor) -> Tensor:
-        """log p of rows of numbers in units of their own, where -log p of scaled ones is `nll`."""
+        """log p of rows of numbers in their own units, where -log p of the scaled ones is `nll`."""
         scale = self.log_scale.to(values.device)
         return -(nll + ((~values.isnan()) * scale).sum(-1))
 
     def own_units(self, values: Tensor) -> Array:
-        """Scaled numbers in units of their own."""
+        """Scaled numbers in their own units."""
         return self.target.restored(values.double().cpu().numpy())
 
 
@@ -104,30 +104,30 @@ def _cell(row: Example, target: Target | None, root: str) -> Cell:
 
 
 class Tally:
-    """How likely the right rows of numbers are, and how far the means are from them."""
+    """The log-probability of the gold rows of numbers, and the errors of the means."""
 
     def __init__(self, task: NumberTask, distribution: Distribution):
         self.task, self.distribution = task, distribution
         self.nll, self.log_p, self.count = 0.0, 0.0, 0
         self.means: list[Array] = []
-        self.right: list[Array] = []
+        self.gold: list[Array] = []
 
     def add(self, raw: Tensor, values: Tensor) -> None:
-        """Add rows: what was said of them (N, n), and what they are (N, F)."""
+        """Add rows: the parameters predicted (N, n), and the gold numbers (N, F)."""
         nll = self.distribution.nll(raw, values)
         self.nll += float(nll.sum())
         self.log_p += float(self.task.log_p(nll, values).sum())
         self.count += int((~values.isnan()).any(-1).sum())
-        means, right = map(self.task.own_units, (self.distribution.mean(raw), values))
-        self.means.append(self.task.target.beside(means, right))
-        self.right.append(right)
+        means, gold = map(self.task.own_units, (self.distribution.mean(raw), values))
+        self.means.append(self.task.target.beside(means, gold))
+        self.gold.append(gold)
 
     def metrics(self) -> dict[str, float]:
-        means, right = np.concatenate(self.means), np.concatenate(self.right)
+        means, gold = np.concatenate(self.means), np.concatenate(self.gold)
         return {
             "loss": self.nll / max(self.count, 1),
             "nats": -self.log_p / max(self.count, 1),
-            "rmse": rmse(means, right),
-            "mae": mae(means, right),
-            "r2": r2(means, right),
+            "rmse": rmse(means, gold),
+            "mae": mae(means, gold),
+            "r2": r2(means, gold),
         }

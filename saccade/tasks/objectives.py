@@ -1,4 +1,4 @@
-"""Objectives: what a network learns from a row of plain text, as pure functions side by side.
+"""Pretraining objectives as pure functions.
 
 An objective takes a row of ids and the random numbers of (seed, epoch, index) to the source and
 target of a network, and an attention mask. It knows no network and no batch, so it can be checked
@@ -28,7 +28,7 @@ class RowView(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """What a network is trained on for one row."""
+    """The training example of one row."""
 
     source: Array  # input ids
     # for an encoder the id to predict at each position, UNSCORED_ID where there is none; for a
@@ -38,7 +38,7 @@ class Sample(NamedTuple):
 
 
 class VocabInfo(NamedTuple):
-    """What an objective has to know of a vocabulary."""
+    """What an objective has to know about a vocabulary."""
 
     specials: Specials
     special: Array  # (V,) bool: ids without text
@@ -84,11 +84,13 @@ def masked(row: Array, rng: Rng, objective: c.Hidden, ids: VocabInfo) -> Sample:
     return Sample(source, target)
 
 
-def pair_of(row: Array, other: Array, room: int, rng: Rng, ids: VocabInfo) -> tuple[Array, int]:
+def pair_of(
+    row: Array, other: Array, max_tokens: int, rng: Rng, ids: VocabInfo
+) -> tuple[Array, int]:
     """A row as two segments, `<bos> A <sep> B <eos>`, and 0 if B follows A, 1 if it is random.
 
     Both are cut where a line begins, if one does; a random B at nearly the same position, so that
-    lengths do not give the label away. A and B have at most `room` tokens.
+    lengths do not give the label away. A and B have at most `max_tokens` tokens.
     """
     special = ids.specials
     begins = line_starts(row, ids)
@@ -98,7 +100,7 @@ def pair_of(row: Array, other: Array, room: int, rng: Rng, ids: VocabInfo) -> tu
     if label:
         starts = line_starts(other, ids)
         nearest = int(starts[np.abs(starts - cut).argmin()])
-        second = other[nearest:][: room - cut]
+        second = other[nearest:][: max_tokens - cut]
     parts = (
         [special.bos],
         _without_eos(first, ids),
@@ -179,7 +181,9 @@ def spans(row: Array, rng: Rng, objective: c.Spans, ids: VocabInfo) -> Sample:
         return encoder_decoder(text, text, ids)
     hidden = min(max(1, round(count * objective.share)), count - 1)
     number = min(objective.most_spans(count), len(ids.specials.sentinels))
-    kept_runs, hidden_runs = parts(count - hidden, number, rng), parts(hidden, number, rng)
+    kept_runs, hidden_runs = (
+        random_parts(total, number, rng) for total in (count - hidden, hidden)
+    )
     source: list[Any] = []
     target: list[Any] = []
     at = 0
@@ -192,7 +196,7 @@ def spans(row: Array, rng: Rng, objective: c.Spans, ids: VocabInfo) -> Sample:
     return encoder_decoder(np.concatenate(source), np.concatenate(target), ids)
 
 
-def parts(total: int, number: int, rng: Rng) -> Array:
+def random_parts(total: int, number: int, rng: Rng) -> Array:
     """`number` positive integers with this sum, uniformly at random."""
     cuts = np.sort(rng.permutation(total - 1)[: number - 1]) + 1
     return np.diff(np.concatenate([[0], cuts, [total]]))
@@ -257,12 +261,12 @@ def chosen_tokens(row: Array, rng: Rng, share: float, ids: VocabInfo, *, whole: 
     _, sizes = np.unique(words, return_counts=True)
     order = rng.permutation(len(sizes))
     taken: list[int] = []
-    room = count
+    left = count
     for word in order.tolist():
-        if sizes[word] <= room or not taken:  # the first one, however long
+        if sizes[word] <= left or not taken:  # the first one, however long
             taken.append(word)
-            room -= int(sizes[word])
-        if room <= 0:
+            left -= int(sizes[word])
+        if left <= 0:
             break
     numbers = np.unique(words, return_inverse=True)[1]
     return candidates[np.isin(numbers, taken)]

@@ -1,4 +1,4 @@
-"""Text that comes piece by piece: what each step of a search adds to the answers of a batch."""
+"""Streaming: what each step of a search adds to the outputs of a batch."""
 
 from collections.abc import Iterator, Sequence
 from math import inf
@@ -11,22 +11,22 @@ from saccade.decoding.sample import draw
 from saccade.decoding.search import Pick, likeliest, walk
 from saccade.errors import DataError
 from saccade.models.networks import Generator
-from saccade.tasks.generate import DRAWS, GeneratingTask, seed_of
+from saccade.tasks.generate import MAX_DRAWS, GeneratingTask, seed_of
 from saccade.tasks.task import Query, Request
 
-NO_WAY_ON = "no token satisfies the decoding constraints"
+NO_CONTINUATION = "no token satisfies the decoding constraints"
 
-End = Literal["", "end", "limit", "no way on"]  # why a text is over; nothing while it is not
+End = Literal["", "end", "limit", "no continuation"]  # why an output has ended; "" before
 
 
 class Piece(NamedTuple):
-    """What a step adds to the answer to one query."""
+    """What a step adds to the output of one query."""
 
     number: int  # of the query in the batch
-    text: str  # nothing while a character is not whole, and at the end
+    text: str  # empty while a character is incomplete, and at the end
     token: int
     log_p: float  # of the token, the model's own
-    top: tuple[tuple[int, float], ...]  # the likeliest tokens in its place, with theirs
+    top: tuple[tuple[int, float], ...]  # the likeliest tokens at this step, with theirs
     end: End
 
 
@@ -37,10 +37,10 @@ def pieces(
     request: Request,
     alternatives: int = 0,
 ) -> Iterator[list[Piece]]:
-    """At each step what is added to each answer that goes on; greedy, or drawn.
+    """At each step what is added to each open output; greedy, or sampled.
 
-    The first is an empty list: then the queries are read, and DataError says which cannot be
-    answered. `alternatives` are wanted for each token.
+    The first is an empty list, after the encoder; DataError for a query that cannot be answered.
+    Each token has `alternatives` likeliest ones beside it.
     """
     task.require_order()
     request = task.with_permitted(request)
@@ -49,53 +49,53 @@ def pieces(
     for query in encoded:
         if query.problem:
             raise DataError(query.problem)
-    note: list[Tensor] = []
-    begun = task.begin(network, encoded, request, note)
+    record: list[Tensor] = []
+    prepared = task.prepare_search(network, encoded, request, record)
     yield []
     pick: Pick = likeliest
     if isinstance(decode, c.Sample):
         seeds = [seed_of(query, decode) for query in encoded]
-        pick = draw(seeds, [query.number * DRAWS for query in encoded])
+        pick = draw(seeds, [query.number * MAX_DRAWS for query in encoded])
     limits = [query.limit for query in encoded]
     tokens: list[list[int]] = [[] for _ in encoded]
-    shown = [query.prompt for query in encoded]  # which is the user's own
-    steps = walk(begun.step, begun.state, begun.first, end=end, limits=limits, pick=pick)
-    for taken in steps:
-        (log_probs,) = note
-        found = []
-        for row, (number, token, score) in zip(log_probs, taken, strict=True):
+    shown = [query.prompt for query in encoded]
+    steps = walk(prepared.step, prepared.state, prepared.first, end=end, limits=limits, pick=pick)
+    for chosen in steps:
+        (log_probs,) = record
+        new_pieces = []
+        for row, (number, token, score) in zip(log_probs, chosen, strict=True):
             top: tuple[tuple[int, float], ...] = ()
             if alternatives:
                 best = row.topk(min(alternatives, len(row)))
                 top = tuple(zip(best.indices.tolist(), best.values.tolist(), strict=True))
-            over: End = ""
+            ended: End = ""
             if score == -inf:
-                over = "no way on"
+                ended = "no continuation"
             elif token == end:
-                over = "limit" if len(tokens[number]) >= limits[number] else "end"
+                ended = "limit" if len(tokens[number]) >= limits[number] else "end"
             else:
                 tokens[number].append(token)
             text, query = "", encoded[number]
-            whole = task.written(query.readings[0], tokens[number])
-            whole_text = task.shown(query, task.output.decode([whole])[0])
-            ready = bool(over) or not whole_text.endswith("\ufffd")
-            if whole_text.startswith(shown[number]) and ready:
-                text, shown[number] = whole_text[len(shown[number]) :], whole_text
-            found.append(Piece(number, text, token, float(row[token]), top, over))
-        yield found
+            output = task.full_output(query.sources[0], tokens[number])
+            full_text = task.display_text(query, task.output.decode([output])[0])
+            ready = bool(ended) or not full_text.endswith("\ufffd")
+            if full_text.startswith(shown[number]) and ready:
+                text, shown[number] = full_text[len(shown[number]) :], full_text
+            new_pieces.append(Piece(number, text, token, float(row[token]), top, ended))
+        yield new_pieces
 
 
 def stream(
     task: GeneratingTask, network: Generator, query: Query, request: Request
 ) -> Iterator[str]:
-    """The text of one answer, piece by piece as it comes; greedy, or drawn.
+    """The text of one output, piece by piece; greedy, or sampled.
 
-    A text that goes on with the user's begins with that.
+    The output of a language model begins with the prompt.
     """
     prompt = task.prompt(query)
-    for found in pieces(task, network, [query], request):
-        for piece in found:
-            if piece.end == "no way on":
-                raise DataError(NO_WAY_ON)
+    for new_pieces in pieces(task, network, [query], request):
+        for piece in new_pieces:
+            if piece.end == "no continuation":
+                raise DataError(NO_CONTINUATION)
             yield prompt + piece.text
             prompt = ""

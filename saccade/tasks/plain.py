@@ -1,4 +1,4 @@
-"""What the tasks on plain text share: one tokenizer, and lines of ids that each end with a mark."""
+"""What the tasks on plain text share: one tokenizer, and lines of ids that each end with <eos>."""
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path

@@ -28,7 +28,7 @@ from saccade.models.build import build_meta
 from saccade.models.networks import Generator, Network, TokenPredictor, TwoWays, shifted
 from saccade.nn.loss import label_loss
 from saccade.nn.padded import UNSCORED_ID, UNSEEN, View, pad
-from saccade.tasks.generate import EncodedQuery, GeneratingTask, Reading
+from saccade.tasks.generate import EncodedQuery, EncodedSources, GeneratingTask
 from saccade.tasks.objectives import (
     DEV_EPOCH,
     Sample,
@@ -160,7 +160,7 @@ class Pretraining(PlainText):
             case c.Masked(next_sentence=True):
                 other = int(rng.integers(max(len(rows.bounds) - 2, 1)))
                 other += other >= n and len(rows.bounds) > 2  # never the row itself
-                pair, label = pair_of(row, rows.row(other), self.room, rng, ids)
+                pair, label = pair_of(row, rows.row(other), self.max_tokens, rng, ids)
                 sample = masked(pair, rng, objective, ids)
                 sample.target[0] = label  # at <bos>, where no token is predicted
                 return sample
@@ -185,7 +185,7 @@ class Pretraining(PlainText):
         return batch_of(samples, self.target.pad)
 
     @property
-    def room(self) -> int:
+    def max_tokens(self) -> int:
         """The most tokens of the text in a row."""
         return self.context - 2 if self.paired else self.context
 
@@ -202,7 +202,7 @@ class Pretraining(PlainText):
     def epoch(self, corpus: Corpus, number: int) -> Rows:
         column = corpus.tokens
         if self._packed is None or self._packed[0] is not column:
-            self._packed = column, pack(column.starts, self.room)  # once for all epochs
+            self._packed = column, pack(column.starts, self.max_tokens)  # once for all epochs
         bounds, budget = self._packed[1], self.config.train.batch_tokens
         rows = self.rows(column, bounds, np.arange(len(bounds) - 1), budget, number + 1)
         rng = np.random.default_rng([self.config.seed, number])
@@ -210,13 +210,13 @@ class Pretraining(PlainText):
 
     def dev_rows(self, column: Column) -> Rows:
         """Rows in order, the same in every epoch: for evaluation."""
-        bounds = pack(column.starts, self.room)
+        bounds = pack(column.starts, self.max_tokens)
         budget = self.config.decode.batch_tokens
         return self.rows(column, bounds, np.arange(len(bounds) - 1), budget, DEV_EPOCH)
 
     def sample(self, examples: Sequence[Example]) -> Batch:
         column = self.encode(examples).tokens
-        column = Column.of([column[i][: self.room] for i in range(len(column))])
+        column = Column.of([column[i][: self.max_tokens] for i in range(len(column))])
         rows = self.rows(column, column.starts, np.arange(len(column)), 0, DEV_EPOCH)
         return self.collate([self.sample_row(rows, n, DEV_EPOCH) for n in range(len(column))])
 
@@ -263,9 +263,9 @@ class Pretraining(PlainText):
         """The rows of examples, with the number of the example; a long line has several."""
         column = self.encode(examples).tokens
         return [
-            (i, np.array(column[i][start : start + self.room]))
+            (i, np.array(column[i][start : start + self.max_tokens]))
             for i in range(len(column))
-            for start in range(0, len(column[i]), self.room)
+            for start in range(0, len(column[i]), self.max_tokens)
         ]
 
     def encode_masked(self, text: str, masks: Iterable[int]) -> list[int]:
@@ -366,7 +366,11 @@ class Fill(Pretraining):
         """Why a row of ids cannot be filled; empty if it can."""
         if not (row == self.vocab.mask).any():
             return NO_MASK
-        return f"longer than the context of {self.room} tokens" if len(row) > self.room else ""
+        return (
+            f"longer than the context of {self.max_tokens} tokens"
+            if len(row) > self.max_tokens
+            else ""
+        )
 
     def computed(
         self,
@@ -412,10 +416,10 @@ class Fill(Pretraining):
                 for log_p, token in zip(log_ps, tokens, strict=True)
             )
             best = nlargest(nbest, extended)
-        answers = [(self.shown(text, tokens), score) for score, tokens in best]
+        answers = [(self.fill_masks(text, tokens), score) for score, tokens in best]
         return Prediction(*answers[0], others=tuple(answers[1:]))
 
-    def shown(self, text: str, tokens: Sequence[int]) -> str:
+    def fill_masks(self, text: str, tokens: Sequence[int]) -> str:
         """The text with these tokens in place of its masks."""
         first, *others = text.split(MASK)
         pieces = self.tokenizer.decode([[token] for token in tokens])
@@ -477,7 +481,7 @@ class Restore(Pretraining, GeneratingTask):
         logits, _ = network.decoder(tokens, state)
         return gold.real(logits), gold.real(gold.values)
 
-    def readings(self, queries: Sequence[Query]) -> list[Reading]:
+    def encode_sources(self, queries: Sequence[Query]) -> list[EncodedSources]:
         """Each text, with the objective's tokens for every <mask>."""
         special = self.tokenizer.specials
         if isinstance(self.objective, c.Spans):
@@ -495,7 +499,7 @@ class Restore(Pretraining, GeneratingTask):
             checked.append(one._replace(problem=one.problem or problem))
         return checked
 
-    def written(self, reading: Reading, tokens: Sequence[int]) -> list[int]:
+    def full_output(self, source: EncodedSources, tokens: Sequence[int]) -> list[int]:
         """The output; with spans the source text, in which each has replaced its sentinel."""
         if not isinstance(self.objective, c.Spans):
             return list(tokens)
@@ -505,7 +509,7 @@ class Restore(Pretraining, GeneratingTask):
         for token in tokens:
             sentinel = token if token in sentinels else sentinel
             by_sentinel.setdefault(sentinel, []).append(token)
-        return [i for token in reading[0] for i in by_sentinel.get(token, [token])]
+        return [i for token in source[0] for i in by_sentinel.get(token, [token])]
 
     def require_order(self) -> None:
         if isinstance(self.objective, c.Spans):

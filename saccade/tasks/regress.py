@@ -70,13 +70,13 @@ class Regress(NumberTask):
         return corpus
 
     def _lengths(self, corpus: Corpus) -> list[tuple[int, int]]:
-        """How many positions each example has, and for how many it has numbers."""
-        source, given = corpus.sources[0], corpus.target.lengths.tolist()
-        found = source.lengths.tolist()
+        """The number of positions of each example, and of those with numbers."""
+        source, targets = corpus.sources[0], corpus.target.lengths.tolist()
+        positions = source.lengths.tolist()
         if isinstance(source, Column) and source.words is not None:
             words = source.words
-            found = [int(words[a:b].max(initial=-1)) + 1 for a, b in pairwise(source.starts)]
-        return list(zip(found, given, strict=True))
+            positions = [int(words[a:b].max(initial=-1)) + 1 for a, b in pairwise(source.starts)]
+        return list(zip(positions, targets, strict=True))
 
     def evaluating(
         self, network: Regressor, corpus: Corpus, examples: Sequence[Example], quick: bool
@@ -84,14 +84,14 @@ class Regress(NumberTask):
         tally, done = Tally(self, network.distribution), 0
         batches = in_order(corpus, self.config.decode.batch_tokens, len(examples))
 
-        def said(i: int) -> tuple[Tensor, Tensor, int]:
+        def evaluate_batch(i: int) -> tuple[Tensor, Tensor, int]:
             batch = batches[i].to(device_of(network))
             with torch.inference_mode():
                 target, raw = batch.target, network.raw(batch.sources)
                 raw = raw if self.per_position else raw[:, None]
                 return target.real(raw), target.real(target.values), batch.count
 
-        for raw, values, rows in shared(range(len(batches)), said):
+        for raw, values, rows in shared(range(len(batches)), evaluate_batch):
             tally.add(raw, values)
             done += rows
             yield done / len(examples)
@@ -133,9 +133,10 @@ class Regress(NumberTask):
             raw = raw if self.per_position else raw[:, None]
             log_p = self.log_p(network.distribution.nll(raw, values), values)
             lengths = batch.target.lengths.tolist()
-            there = (~values.isnan()).any(-1)
+            present = (~values.isnan()).any(-1)
             return [
-                (float(log_p[b, :n].sum()), int(there[b, :n].sum())) for b, n in enumerate(lengths)
+                (float(log_p[b, :n].sum()), int(present[b, :n].sum()))
+                for b, n in enumerate(lengths)
             ]
 
         budget = self.config.decode.batch_tokens

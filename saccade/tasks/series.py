@@ -1,4 +1,4 @@
-"""Series: any source to a series of vectors of numbers, drawn or expected step by step."""
+"""Series: any source to a series of vectors of numbers: samples or means, step by step."""
 
 from collections.abc import Sequence
 
@@ -16,7 +16,7 @@ from saccade.decoding.series import drawn, expected, number_stepper, unroll
 from saccade.models.networks import Batch, Generator, missing, shifted
 from saccade.nn.distributions import Distribution
 from saccade.nn.state import select
-from saccade.tasks.generate import DRAWS, positions_of
+from saccade.tasks.generate import MAX_DRAWS, max_positions
 from saccade.tasks.numbers import NumberTask, Tally
 from saccade.tasks.task import (
     Evaluation,
@@ -30,7 +30,7 @@ from saccade.tasks.task import (
 
 
 class Series(NumberTask):
-    obeyed = frozenset({"kind", "seed", "temperature", "max_len"})
+    decode_keys = frozenset({"kind", "seed", "temperature", "max_len"})
 
     @classmethod
     def field_types(cls, config: c.Config) -> tuple[type[Text], type[TargetNumbers]]:
@@ -42,13 +42,13 @@ class Series(NumberTask):
         tally, done = Tally(self, distribution_of(network)), 0
         batches = in_order(corpus, self.config.decode.batch_tokens, len(examples))
 
-        def said(i: int) -> tuple[Tensor, Tensor, int]:
+        def evaluate_batch(i: int) -> tuple[Tensor, Tensor, int]:
             batch = batches[i].to(device_of(network))
             with torch.inference_mode():
                 raw, values = self.forced(network, batch)
                 return batch.target.real(raw), batch.target.real(values), batch.count
 
-        for raw, values, rows in shared(range(len(batches)), said):
+        for raw, values, rows in shared(range(len(batches)), evaluate_batch):
             tally.add(raw, values)
             done += rows
             yield done / len(examples)
@@ -63,14 +63,16 @@ class Series(NumberTask):
         step, distribution = number_stepper(network.decoder), distribution_of(network)
         longest = min(decode.max_len, self.target.longest * 2, self._positions - 1)
 
+        nbest = request.nbest
+
         def work(rows: list[int]) -> list[Prediction]:
             device = device_of(network)
             sources = tuple(padded(column, np.array(rows)).to(device) for column in columns)
             state = network.decoder.start(network.encode(sources), len(rows))
-            index = torch.arange(len(rows), device=device).repeat_interleave(request.nbest)
+            index = torch.arange(len(rows), device=device).repeat_interleave(nbest)
             choose = expected(distribution)
             if isinstance(decode, c.Sample):
-                keys = [queries[i].number * DRAWS + n for i in rows for n in range(request.nbest)]
+                keys = [queries[i].number * MAX_DRAWS + n for i in rows for n in range(nbest)]
                 choose = drawn(distribution, decode.seed, keys, decode.temperature)
             first = missing(torch.zeros(len(index), 1, end + 1, device=device))[:, 0]
             limits = [longest] * len(index)
@@ -78,16 +80,16 @@ class Series(NumberTask):
                 step, select(state, index), first, distribution, choose=choose, limits=limits,
                 end=end,
             )  # fmt: skip
-            said = []
+            answers = []
             for series in found:
                 shift = -float(self.log_scale[:end].sum()) * len(series.values)
                 text = self.target.written(self.own_units(series.values))
-                said.append((text, series.score + shift))
-            some = [said[i : i + request.nbest] for i in range(0, len(said), request.nbest)]
-            return [Prediction(*ranked[0], others=tuple(ranked[1:])) for ranked in some]
+                answers.append((text, series.score + shift))
+            ranked_lists = [answers[i : i + nbest] for i in range(0, len(answers), nbest)]
+            return [Prediction(*ranked[0], others=tuple(ranked[1:])) for ranked in ranked_lists]
 
-        own = request.nbest * self.target.longest
-        lengths = (own + np.sum([column.lengths for column in columns], 0)).tolist()
+        generated = nbest * self.target.longest
+        lengths = (generated + np.sum([column.lengths for column in columns], 0)).tolist()
         with torch.inference_mode():
             return in_batches(range(len(queries)), lengths, decode.batch_tokens, work)
 
@@ -106,15 +108,15 @@ class Series(NumberTask):
             return in_batches(range(len(corpus)), corpus.lengths.tolist(), budget, work)
 
     def forced(self, network: Generator, batch: Batch) -> tuple[Tensor, Tensor]:
-        """What is said of every row after those before it, and the rows."""
-        inputs, said = shifted(batch.target)
+        """Teacher forcing: the parameters for every row given those before it, and the rows."""
+        inputs, gold = shifted(batch.target)
         state = network.decoder.start(network.encode(batch.sources), inputs.size(0))
         raw, _ = network.decoder(inputs, state)
-        return raw, said.values
+        return raw, gold.values
 
     @property
     def _positions(self) -> int:
-        return positions_of(self.config.decoder)
+        return max_positions(self.config.decoder)
 
 
 def distribution_of(network: Generator) -> Distribution:

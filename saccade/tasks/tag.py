@@ -1,4 +1,4 @@
-"""Tag: a label for every word, whatever pieces the word was cut into."""
+"""Tag: a label for every word, however it was split into tokens."""
 
 from collections.abc import Sequence
 
@@ -20,7 +20,7 @@ from saccade.nn.padded import UNSCORED_ID, Padded
 from saccade.tasks.labels import LabelTask, log_probs_of
 from saccade.tasks.task import Evaluation, Prediction, Query, Request, Token, device_of, shared
 
-ALTERNATIVES = 5  # labels of a word, where details are asked for
+ALTERNATIVES = 5  # labels of a word, with `details`
 
 
 class Tag(LabelTask):
@@ -57,33 +57,33 @@ class Tag(LabelTask):
         name = self.labels.label
         batches = in_order(corpus, self.config.decode.batch_tokens, len(examples))
 
-        def judged(i: int) -> tuple[float, int, list[list[str]], list[list[str]]]:
+        def evaluate_batch(i: int) -> tuple[float, int, list[list[str]], list[list[str]]]:
             batch = batches[i].to(device_of(network))
             with torch.inference_mode():
                 target, logits = batch.target, network.logits(batch.sources)
                 loss = label_loss(target.scored(logits), target.scored(target.values))
-            rights, said = [], []
+            right_rows, guess_rows = [], []
             rows = zip(logits.argmax(-1), target.values, target.lengths.tolist(), strict=True)
-            for row, right, n in rows:
-                scored = right[:n] != UNSCORED_ID
-                said.append([name(i) for i in row[:n][scored].tolist()])
-                rights.append([name(i) for i in right[:n][scored].tolist()])
-            return float(loss.nll), loss.count, rights, said
+            for row, labels, n in rows:
+                scored = labels[:n] != UNSCORED_ID
+                guess_rows.append([name(i) for i in row[:n][scored].tolist()])
+                right_rows.append([name(i) for i in labels[:n][scored].tolist()])
+            return float(loss.nll), loss.count, right_rows, guess_rows
 
-        for loss, some, rights, said in shared(range(len(batches)), judged):
-            nll, count = nll + loss, count + some
-            gold += rights
-            guess += said
+        for loss, tokens, right_rows, guess_rows in shared(range(len(batches)), evaluate_batch):
+            nll, count = nll + loss, count + tokens
+            gold += right_rows
+            guess += guess_rows
             yield len(gold) / len(examples)
         if not count:
             raise DataError("nothing to score: data.mask or data.ignore leaves out every label")
         flat_gold = [tag for row in gold for tag in row]
         flat_guess = [tag for row in guess for tag in row]
-        found = {"loss": nll / count, "accuracy": metrics.accuracy(flat_gold, flat_guess)}
-        found |= metrics.f1_of_two(self.labels.labels, flat_gold, flat_guess)
+        scores = {"loss": nll / count, "accuracy": metrics.accuracy(flat_gold, flat_guess)}
+        scores |= metrics.f1_of_two(self.labels.labels, flat_gold, flat_guess)
         if metrics.is_bio(self.labels.labels):
-            found["span_f1"] = metrics.span_f1(gold, guess)[2]
-        return found
+            scores["span_f1"] = metrics.span_f1(gold, guess)[2]
+        return scores
 
     def predict(
         self, network: Tagger, queries: Sequence[Query], request: Request
@@ -91,7 +91,7 @@ class Tag(LabelTask):
         letters = all(len(label) == 1 for label in self.labels.labels)
         between = "" if letters and self.config.data.units == "characters" else " "
 
-        def one(logits: Tensor) -> Prediction:
+        def predicted_tags(logits: Tensor) -> Prediction:
             log_probs, best = logits.log_softmax(-1).max(-1)
             tags = [self.labels.label(i) for i in best.tolist()]
             tokens: tuple[Token, ...] = ()
@@ -100,25 +100,26 @@ class Tag(LabelTask):
             return Prediction(between.join(tags), float(log_probs.sum()), tokens=tokens)
 
         sources = [query.source for query in queries]
-        return [one(rows) for rows in self.logits(network, sources, request.decode.batch_tokens)]
+        each = self.logits(network, sources, request.decode.batch_tokens)
+        return [predicted_tags(logits) for logits in each]
 
     def _token(self, log_probs: Tensor) -> Token:
         """A word's label, its log-probability, and the likeliest labels with theirs."""
         best = log_probs.topk(min(ALTERNATIVES, len(log_probs)))
         names = [self.labels.label(i) for i in best.indices.tolist()]
-        found = tuple(zip(names, best.values.tolist(), strict=True))
-        return Token(*found[0], found)
+        ranked = tuple(zip(names, best.values.tolist(), strict=True))
+        return Token(*ranked[0], ranked)
 
     def score(self, network: Tagger, examples: Sequence[Example]) -> list[tuple[float, int]]:
-        found = []
+        results = []
         sources = [row.source for row in examples]
         each = self.logits(network, sources, self.config.decode.batch_tokens)
         for logits, row in zip(each, examples, strict=True):
             gold = [self.target.index(tag) for tag in labels_of(row.target)]
             scored = [i for i, n in enumerate(gold) if n != UNSCORED_ID]
-            right = log_probs_of(logits[scored], [gold[i] for i in scored]) if scored else []
-            found.append((sum(right), len(right)))
-        return found
+            log_probs = log_probs_of(logits[scored], [gold[i] for i in scored]) if scored else []
+            results.append((sum(log_probs), len(log_probs)))
+        return results
 
     def _rows(self, logits: Tensor, sources: tuple[Padded, ...]) -> list[Tensor]:
         (source,) = sources

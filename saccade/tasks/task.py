@@ -1,7 +1,7 @@
-"""What every task does: examples to ids, a network, predictions, scores and metrics.
+"""The interface of a task: examples to ids, a network, predictions, scores and metrics.
 
-The tasks stand side by side in this room; training, the command line and the server know only this
-page. A task is its fields; the loss is the network's own.
+Training, the command line and the server know only this module. A task is its fields; the loss is
+the network's own.
 """
 
 import sys
@@ -25,7 +25,7 @@ from saccade.data.kinds import Counting, Vocabularies, cell_of
 from saccade.data.lines import Example, Target
 from saccade.data.media import Features, Fitting, MediaField
 from saccade.decoding.tree import Tree
-from saccade.models.build import Target as Said
+from saccade.models.build import Target as TargetSpec
 from saccade.models.build import build_meta, materialize
 from saccade.models.networks import Network
 
@@ -37,38 +37,38 @@ Evaluation = Generator[float, None, dict[str, float]]  # yields the share done, 
 
 
 class Query(NamedTuple):
-    """One input: its columns, its number among the inputs, and how its output has to begin."""
+    """One input: its columns, its number among the inputs, and the prefix of its output."""
 
     source: Source
     number: int = 0
     prefix: str = ""
     problem: str = ""  # why it cannot be read
-    seed: int | None = None  # of what is drawn; None is that of the request
-    stopped: Callable[[], bool] | None = None  # whether nobody waits for an answer any more
+    seed: int | None = None  # of sampling; None is that of the request
+    stopped: Callable[[], bool] | None = None  # whether the request was cancelled
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is wanted of a prediction."""
+    """The settings of a prediction."""
 
     decode: c.Decode | c.Exact
     nbest: int = 1
-    scored: bool = True  # where only the text is wanted, greedy search is faster without
+    scored: bool = True  # greedy search is faster without scores
     details: bool = False  # each token's log-probability and alternatives, and the beam's tree
-    others: tuple["Member", ...] = ()  # to decide together with
+    others: tuple["Member", ...] = ()  # of the ensemble
     model: "Member | None" = None  # a language model for shallow fusion
     permitted: Sequence[list[int]] | None = None  # the outputs in the file decode.only, once read
 
 
 class Member(NamedTuple):
-    """A task and its network, where several speak together."""
+    """A task and its network: a member of an ensemble, or a fusion model."""
 
     task: Any
     network: Any
 
 
 class Token(NamedTuple):
-    """A token of an output as it is written, its log-probability, and what it was preferred to."""
+    """A token of an output as text, its log-probability, and the likeliest in its place."""
 
     text: str
     log_p: float
@@ -77,7 +77,7 @@ class Token(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What a model makes of one input: the best text, its score, and the runners-up."""
+    """The result for one input: the best text, its score, and the runners-up."""
 
     text: str
     score: float  # log-probability
@@ -86,7 +86,7 @@ class Prediction:
     tokens: tuple[Token, ...] = ()  # where details were asked for
     tree: Tree | None = None
     unknown: int = 0  # characters or words of the input that the model has no token for
-    unknown_units: tuple[str, ...] = ()  # which they are, each once
+    unknown_units: tuple[str, ...] = ()  # the distinct ones
 
 
 class Task(ABC):
@@ -95,24 +95,24 @@ class Task(ABC):
     source_name: ClassVar[str] = "source"  # of the files of fields in a run
     target_name: ClassVar[str] = "target"
     higher_is_better: ClassVar[bool] = True
-    fills: ClassVar[bool] = False  # whether an input may have <mask> in place of what is missing
-    ranks: ClassVar[bool] = False  # whether there are runners-up to an answer without a search
-    # of the table decode, what a task without a search obeys besides how it is computed
-    obeyed: ClassVar[frozenset[str]] = frozenset()
+    fills: ClassVar[bool] = False  # whether an input may contain <mask>
+    ranks: ClassVar[bool] = False  # whether a task without a search has runners-up
+    # keys of the table decode that a task without a search uses, besides those of the computation
+    decode_keys: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(self, config: c.Config, sources: tuple[Field, ...], target: Field):
         self.config = config
         self.sources = sources
         self.target = target
         self.columns = [source.columns for source in config.task.sources(config.data.source)]
-        # sources of which an input may name what is not there: a file, a label
+        # sources whose cells may be unreadable: a missing file, an unknown label
         self.fallible = [
             i for i, f in enumerate(sources) if isinstance(f, MediaField | SourceLabels)
         ]
 
     @property
     def reads_media(self) -> bool:
-        """Whether an example may name what is in another file."""
+        """Whether an example may refer to other files."""
         return bool(self.fallible) or isinstance(self.target, MediaField)
 
     @property
@@ -122,7 +122,7 @@ class Task(ABC):
     @property
     @abstractmethod
     def metric(self) -> str:
-        """The name of the metric by which the best model is chosen."""
+        """The name of the metric that selects the best model."""
 
     @classmethod
     @abstractmethod
@@ -134,7 +134,7 @@ class Task(ABC):
     ) -> "Task":
         """The task with fields fitted to the training examples, which may be read twice.
 
-        Where there is a vocabulary for a field, it is taken as it is.
+        A field with a vocabulary in `given` takes it unchanged.
         """
 
     @classmethod
@@ -156,13 +156,15 @@ class Task(ABC):
     def read(
         self, examples: Sequence[Source], rows: Sequence[Example] | None = None
     ) -> list[Sequence[Any]]:
-        """For each source field what it reads of these examples: its columns.
+        """For each source field the cells of its columns.
 
         `rows` are the examples themselves, where media are relative to the files they are from.
         """
         cells: list[Sequence[Any]] = [examples] * len(self.sources)
         if len(self.sources) > 1:
-            cells = [[_picked(source, columns) for source in examples] for columns in self.columns]
+            cells = [
+                [_columns_of(source, columns) for source in examples] for columns in self.columns
+            ]
         for i in self.fallible:
             if isinstance(self.sources[i], MediaField):
                 places = [("", "")] * len(examples)
@@ -175,22 +177,22 @@ class Task(ABC):
 
     def unknown_in(self, source: Source) -> list[str]:
         """The characters (or words) of an input that the model has no token for."""
-        found: list[str] = []
+        unknown: list[str] = []
         for field, columns in zip(self.sources, self.columns, strict=False):
             if isinstance(field, Text):
-                for text in source if len(self.sources) == 1 else _picked(source, columns):
-                    found += field.tokenizer.unknown(text)
-        return found
+                for text in source if len(self.sources) == 1 else _columns_of(source, columns):
+                    unknown += field.tokenizer.unknown(text)
+        return unknown
 
     def encode(self, examples: Sequence[Example]) -> Corpus:
-        """Examples as rows of ids: a row for each target that is right."""
+        """Examples as rows of ids: a row for each reference."""
         rows = [(row, target) for row in examples for target in row.references]
         cells = self.read([row.source for row, _ in rows], [row for row, _ in rows])
         sources = tuple(f.encode(some) for f, some in zip(self.sources, cells, strict=True))
         return Corpus(sources, self.target.encode(self.target_cells(rows)))
 
     def target_cells(self, rows: Sequence[tuple[Example, Target]]) -> Sequence[Any]:
-        """What the target field reads of examples and their targets."""
+        """The cells of the target field for examples and their targets."""
         return [target for _, target in rows]
 
     def open_corpus(self, folder: Path, split: str) -> Corpus:
@@ -198,7 +200,7 @@ class Task(ABC):
         return open_corpus(folder, split, [field.open for field in self.fields])
 
     def remember(self, corpus: Corpus, examples: Sequence[Example]) -> None:
-        """Read the media of these examples from the corpus that they are in, and from no file."""
+        """Read the media of these examples from the corpus, not from their files."""
         first = np.cumsum([0, *(len(row.references) for row in examples)])[:-1].tolist()
         for i in self.fallible:
             field, column = self.sources[i], corpus.sources[i]
@@ -209,17 +211,17 @@ class Task(ABC):
             self.target.remember([str(row.target) for row in examples], corpus.target, first)
 
     def build_meta(self) -> Network:
-        """The network of the configuration, without memory: shapes alone."""
+        """The network of the configuration on the meta device: shapes alone."""
         sources = [f.vectors if isinstance(f, MediaField) else f.inventory for f in self.sources]
-        return build_meta(self.config, sources, self.said)
+        return build_meta(self.config, sources, self.target_spec)
 
     @property
-    def said(self) -> Said:
-        """What a network has to know of the target."""
+    def target_spec(self) -> TargetSpec:
+        """What a network has to know about the target."""
         return self.target.inventory
 
     def build(self) -> Network:
-        """The network of the configuration, with its first weights."""
+        """The network of the configuration, initialised."""
         return materialize(self.build_meta(), self.config.seed)
 
     def epoch(self, corpus: Corpus, number: int) -> Batches:
@@ -227,23 +229,23 @@ class Task(ABC):
         return epoch_of(corpus, self.config.train.batch_tokens, self.config.seed, number)
 
     def sample(self, examples: Sequence[Example]) -> Batch:
-        """Examples as a batch, each in a row of its own: for laws to be tried on."""
+        """Examples as a batch, each in a row of its own: for `verify`."""
         return collate(self.encode(examples), np.arange(len(examples)))
 
     @abstractmethod
     def evaluating(
         self, network: Any, corpus: Corpus, examples: Sequence[Example], quick: bool
     ) -> Evaluation:
-        """The metrics on these examples; `quick` searches greedily, as is enough while training."""
+        """The metrics on these examples; `quick` searches greedily, for use during training."""
 
     def evaluate(
         self, network: Any, corpus: Corpus, examples: Sequence[Example], quick: bool
     ) -> dict[str, float]:
-        """The same, for those who wait for its end."""
+        """The same, without its progress."""
         return result_of(self.evaluating(network, corpus, examples, quick))
 
     def report(self, scores: dict[str, float]) -> list[str]:
-        """The metrics as lines for people."""
+        """The metrics as printed lines."""
         return [f"{name}\t{value:.4f}" for name, value in scores.items()]
 
     @abstractmethod
@@ -251,35 +253,35 @@ class Task(ABC):
         """A prediction for each query, in order."""
 
     def answer(self, network: Any, queries: Sequence[Query], request: Request) -> list[Prediction]:
-        """The same; an input that cannot be read has its problem for an answer."""
+        """The same; the prediction for an unreadable input is its problem."""
         problems = self.problems(queries) if self.fallible else {}
         if not problems:
             return self.predict(network, queries, request)
-        sound = [query for i, query in enumerate(queries) if i not in problems]
-        found = iter(self.predict(network, sound, request) if sound else ())
+        readable = [query for i, query in enumerate(queries) if i not in problems]
+        predictions = iter(self.predict(network, readable, request) if readable else ())
         return [
-            Prediction("", 0.0, problem=problems[i]) if i in problems else next(found)
+            Prediction("", 0.0, problem=problems[i]) if i in problems else next(predictions)
             for i in range(len(queries))
         ]
 
     def problems(self, queries: Sequence[Query]) -> dict[int, str]:
-        """Which queries name what cannot be read, and why."""
-        cells, found = self.read([query.source for query in queries]), {}
+        """Why queries cannot be read, by their index."""
+        cells, problems = self.read([query.source for query in queries]), {}
         for i in self.fallible:
             field = self.sources[i]
             assert isinstance(field, MediaField | SourceLabels)
             for number, cell in enumerate(cells[i]):
-                if number not in found and (problem := field.problem(cell)):
-                    found[number] = problem
-        return found
+                if number not in problems and (problem := field.problem(cell)):
+                    problems[number] = problem
+        return problems
 
     @abstractmethod
     def score(self, network: Any, examples: Sequence[Example]) -> list[tuple[float, int]]:
-        """For each example log p(target | source), and of how many tokens."""
+        """For each example log p(target | source), and its number of tokens."""
 
 
 def advance(evaluation: Evaluation) -> tuple[float, dict[str, float] | None]:
-    """The share of an evaluation that is done after its next part; with the metrics, if all is."""
+    """The share of an evaluation that is done after its next part; with the metrics at its end."""
     try:
         return next(evaluation), None
     except StopIteration as end:
@@ -294,7 +296,7 @@ def result_of(evaluation: Evaluation) -> dict[str, float]:
     return scores
 
 
-# --- evaluations that several processes share -----------------------------------------------------
+# --- evaluations in several processes -------------------------------------------------------------
 
 
 class Sharing(Protocol):
@@ -310,23 +312,23 @@ class Abandoned(Exception):  # noqa: N818
     """An evaluation that rank 0 has abandoned."""
 
 
-# Of what is computed, not of a task; no other thread sees it.
-_together: ContextVar[Sharing | None] = ContextVar("evaluating together", default=None)
+# Of the thread that evaluates, not of a task.
+_ranks: ContextVar[Sharing | None] = ContextVar("evaluating together", default=None)
 
 
 @contextmanager
 def sharing(ranks: Sharing) -> Iterator[None]:
     """Inside, the work of `shared` is divided among ranks."""
-    token = _together.set(ranks)
+    token = _ranks.set(ranks)
     try:
         yield
     finally:
-        _together.reset(token)
+        _ranks.reset(token)
 
 
 def sharers() -> int:
-    """How many processes evaluate together."""
-    ranks = _together.get()
+    """The number of processes that evaluate together."""
+    ranks = _ranks.get()
     return 1 if ranks is None else ranks.size
 
 
@@ -334,7 +336,7 @@ def shared(items: Iterable[Item], work: Callable[[Item], Result]) -> Iterator[Re
     """The results of `work` for each item, in order; each rank computes every n-th."""
     supply = iter(items)
     while True:
-        ranks = _together.get()  # a generator may be resumed under others
+        ranks = _ranks.get()  # a generator may be resumed under others
         size, rank = (1, 0) if ranks is None else (ranks.size, ranks.rank)
         chunk = list(islice(supply, size))
         if not chunk:
@@ -351,9 +353,9 @@ def shared(items: Iterable[Item], work: Callable[[Item], Result]) -> Iterator[Re
 def count_columns(
     sources: Sequence[c.Source], counts: Sequence[Counting], row: Example, root: str
 ) -> None:
-    """Count what each source reads of an example; one alone reads all its columns."""
+    """Count the cells of each source of an example; a single source reads all columns."""
     for source, some in zip(sources, counts, strict=True):
-        texts = row.source if len(sources) == 1 else _picked(row.source, source.columns)
+        texts = row.source if len(sources) == 1 else _columns_of(row.source, source.columns)
         if isinstance(some, Fitting):
             some.look(cell_of(texts, row.file, row.where, root))
             continue
@@ -361,8 +363,8 @@ def count_columns(
             some.add(text)
 
 
-def _picked(source: Source, columns: Sequence[int]) -> Source:
-    """Some columns of a source; one that is not there is left out."""
+def _columns_of(source: Source, columns: Sequence[int]) -> Source:
+    """Some columns of a source; missing ones are left out."""
     return tuple(source[i] for i in columns if i < len(source))
 
 

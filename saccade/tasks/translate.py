@@ -1,4 +1,4 @@
-"""Translate: any source to text. Letters to phones, German to English, pictures to captions."""
+"""Translate: any source to text. Graphemes to phonemes, German to English, pictures to captions."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import exp
@@ -42,8 +42,8 @@ from saccade.tasks.task import (
 )
 from saccade.text.tokenizers import Counts, Tokenizer
 
-MIN_EXAMPLES_TO_PACK = 32  # searched for at once, for which packed weights are worth their making
-EVALUATED_AT_ONCE = 512  # hypotheses about queries that are answered between two words of progress
+MIN_EXAMPLES_TO_PACK = 32  # below, packing the weights takes longer than it saves
+EVALUATED_AT_ONCE = 512  # hypotheses between two reports of progress
 
 
 class Translate(GeneratingTask):
@@ -74,15 +74,19 @@ class Translate(GeneratingTask):
             counting(source.reader, config.data, given.of_source(i))
             for i, source in enumerate(sources)
         ]
-        said = Counts(settings.target) if given.target is None else FixedVocabulary(given.target)
+        target_counts = (
+            Counts(settings.target) if given.target is None else FixedVocabulary(given.target)
+        )
         if settings.joint and isinstance(own := counts[0], Counts | FixedVocabulary):
-            said = own
+            target_counts = own
         for row in examples():
             count_columns(sources, counts, row, config.data.root)
             for target in row.references:
-                said.add(str(target))
+                target_counts.add(str(target))
         output = (
-            said.tokenizer if isinstance(said, FixedVocabulary) else Tokenizer.from_counts(said)
+            target_counts.tokenizer
+            if isinstance(target_counts, FixedVocabulary)
+            else Tokenizer.from_counts(target_counts)
         )
         fields = tuple(fitted(some, Text, config.data) for some in counts[int(settings.joint) :])
         if settings.joint:
@@ -120,8 +124,8 @@ class Translate(GeneratingTask):
         def answer(queries: Iterable[Query]) -> Iterator[Prediction]:
             most = min(EVALUATED_AT_ONCE // hypotheses_of(request), -(-len(examples) // sharers()))
             parts = chunks(queries, max(1, most))
-            for found in shared(parts, lambda some: self.predict(searching, some, request)):
-                yield from found
+            for predictions in shared(parts, lambda some: self.predict(searching, some, request)):
+                yield from predictions
 
         return (yield from self.evaluate_answers(network, corpus, examples, answer))
 
@@ -132,23 +136,23 @@ class Translate(GeneratingTask):
         examples: Sequence[Example],
         answer: Callable[[Iterable[Query]], Iterable[Prediction]],
     ) -> Evaluation:
-        """The loss, and the metrics of what `answer` says to each different source."""
+        """The loss, and the metrics of the outputs of `answer` for each distinct source."""
         queries = [Query(source, number) for number, source in enumerate(references_of(examples))]
         order = sorted(queries, key=lambda query: sum(map(len, query.source)))  # good batches
         texts = [""] * len(queries)
-        for done, (query, found) in enumerate(zip(order, answer(order), strict=True), 1):
-            texts[query.number] = found.text
-            yield 0.9 * done / len(queries)  # the loss takes little
+        for done, (query, prediction) in enumerate(zip(order, answer(order), strict=True), 1):
+            texts[query.number] = prediction.text
+            yield 0.9 * done / len(queries)  # the loss takes little time
         nll, count = 0.0, 0  # of tokens under teacher forcing
         rows = sum(len(row.references) for row in examples)
         batches = in_order(corpus, self.config.decode.batch_tokens, rows)
 
-        def judged(i: int) -> tuple[float, int]:
+        def evaluate_batch(i: int) -> tuple[float, int]:
             with torch.inference_mode():
                 loss, _ = network(batches[i].to(device_of(network)))
             return float(loss.nll), loss.count
 
-        for loss, tokens in shared(range(len(batches)), judged):
+        for loss, tokens in shared(range(len(batches)), evaluate_batch):
             nll, count = nll + loss, count + tokens
             yield 0.95
         scores = {"loss": nll / max(count, 1)}
@@ -157,39 +161,39 @@ class Translate(GeneratingTask):
         return scores | self.measured(examples, texts)
 
     def measured(self, examples: Sequence[Example], texts: Sequence[str]) -> dict[str, float]:
-        """The metrics of a text for each different source."""
+        """The metrics of a text for each distinct source."""
         references = references_of(examples)
         gold = list(references.values())
-        found: dict[str, float] = {}
+        scores: dict[str, float] = {}
         match self.settings.metric:
             case "rouge":
-                found |= summaries.rouge(texts, gold)
+                scores |= summaries.rouge(texts, gold)
             case "bracket_f1":
-                found |= trees.bracket_scores(texts, gold)
+                scores |= trees.bracket_scores(texts, gold)
             case "token_f1":
-                found["token_f1"] = summaries.token_f1(texts, gold)
-            case "perplexity":  # of many right answers one is given: how varied ours are
-                said = {f"distinct_{n}": metrics.distinct(texts, n) for n in (1, 2)}
-                return found | said | {"bleu": metrics.bleu(texts, gold)}
+                scores["token_f1"] = summaries.token_f1(texts, gold)
+            case "perplexity":  # one reference of many possible: also the diversity of outputs
+                distinct = {f"distinct_{n}": metrics.distinct(texts, n) for n in (1, 2)}
+                return scores | distinct | {"bleu": metrics.bleu(texts, gold)}
         if self.settings.metric in ("rouge", "token_f1"):
             sources = [" ".join(source) for source in references]
-            found["compression"] = summaries.compression(sources, texts)
+            scores["compression"] = summaries.compression(sources, texts)
         if self.metric in ("bleu", "chrf", "cider", "exact_match"):
-            found["bleu"] = metrics.bleu(texts, gold)
-            found["chrf"] = metrics.chrf(texts, gold)
+            scores["bleu"] = metrics.bleu(texts, gold)
+            scores["chrf"] = metrics.chrf(texts, gold)
             if self.metric == "cider" or self.are_captions(gold):
-                found |= captions.scores(texts, gold)
+                scores |= captions.scores(texts, gold)
         gold = [self.as_written(targets) for targets in gold]
         if self.settings.metric in ("rouge", "token_f1", "exact_match", "bracket_f1"):
-            return found | {"exact_match": metrics.exact_match(texts, gold)}
-        if self.metric in ("word_error", "char_error"):  # as speech recognition counts
-            found["word_error"] = metrics.token_error_rate(texts, gold, unit="token")
-            found["char_error"] = metrics.token_error_rate(texts, gold, unit="char")
-            return found | {"sequence_error": metrics.sequence_error_rate(texts, gold)}
+            return scores | {"exact_match": metrics.exact_match(texts, gold)}
+        if self.metric in ("word_error", "char_error"):  # speech recognition
+            scores["word_error"] = metrics.token_error_rate(texts, gold, unit="token")
+            scores["char_error"] = metrics.token_error_rate(texts, gold, unit="char")
+            return scores | {"sequence_error": metrics.sequence_error_rate(texts, gold)}
         unit: Literal["char", "token"] = "char" if self.settings.target.kind == "char" else "token"
-        found["sequence_error"] = metrics.sequence_error_rate(texts, gold)
-        found["token_error"] = metrics.token_error_rate(texts, gold, unit=unit)
-        return found
+        scores["sequence_error"] = metrics.sequence_error_rate(texts, gold)
+        scores["token_error"] = metrics.token_error_rate(texts, gold, unit=unit)
+        return scores
 
     def are_captions(self, gold: Sequence[Sequence[str]]) -> bool:
         """Whether texts are of pictures, or most have several references."""
@@ -197,7 +201,7 @@ class Translate(GeneratingTask):
         return several or any(isinstance(one, c.Picture) for one in self.settings.own.values())
 
     def as_written(self, targets: list[str]) -> list[str]:
-        """Targets as the tokenizer can write them at best: right is what cannot be better."""
+        """Targets as the tokenizer can write them at best, so that a perfect score is possible."""
         target = self.settings.target
         if target.lowercase or target.split_punctuation or target.decompose:
             return self.output.decode(self.output.encode(targets))
@@ -205,7 +209,7 @@ class Translate(GeneratingTask):
 
 
 def references_of(examples: Sequence[Example]) -> dict[Source, list[str]]:
-    """The targets of each source: one with several may be given any of them."""
+    """The targets of each source, which may have several references."""
     references: dict[Source, list[str]] = {}
     for row in examples:
         references.setdefault(row.source, []).extend(map(str, row.references))

@@ -1,6 +1,6 @@
 """Word vectors: a text, and a vector for each of its words, by word2vec.
 
-A run answers a word with its neighbours, and three words a, b, c with what is to c as b is to a.
+For one word a run predicts its neighbours, for three words a, b, c what is to c as b is to a.
 """
 
 from collections.abc import Iterable, Sequence
@@ -31,9 +31,9 @@ from saccade.models.vectors import WordVectors as VectorNetwork
 from saccade.tasks.plain import PlainText
 from saccade.tasks.task import Evaluation, Prediction, Query, Request, device_of
 
-DEV_EPOCH = 1 << 30  # no epoch of training draws the numbers of what is measured on
+DEV_EPOCH = 1 << 30  # whose random numbers no epoch of training has
 QUESTIONS_AT_ONCE = 512
-ASKED = "expected one word, for its neighbours, or three, for an analogy"
+USAGE = "expected one word, for its neighbours, or three, for an analogy"
 
 
 class WordVectors(PlainText):
@@ -62,7 +62,7 @@ class WordVectors(PlainText):
     # --- text -------------------------------------------------------------------------------------
 
     def neighbourhoods(self, column: Column, number: int) -> Neighbourhoods:
-        """A text as it is read in an epoch; how often its words come is found once."""
+        """The batches of a text in an epoch; its words are counted once."""
         if self._read is None or self._read[0] is not column:
             counts = count_words(column, self.target.size, self.target.inventory.special)
             kept = kept_shares(counts, self.objective.sample)
@@ -83,7 +83,7 @@ class WordVectors(PlainText):
     def evaluating(
         self, network: VectorNetwork, corpus: Corpus, examples: Sequence[Example], quick: bool
     ) -> Evaluation:
-        """The loss of a text, whose own words are the noise."""
+        """The loss on a text, with noise words from its own distribution."""
         starts = corpus.tokens.starts[: len(examples) + 1]
         column, trained = Column(corpus.tokens.ids[: int(starts[-1])], starts), self._read
         nll, count = 0.0, 0
@@ -94,22 +94,22 @@ class WordVectors(PlainText):
                     loss, _ = network(batch.to(device_of(network)))
                 nll, count = nll + float(loss.nll), count + loss.count
                 yield done / len(batches)
-        self._read = trained  # that of training, which goes on
-        blind = (1 + self.objective.negatives) * log(2.0)  # of vectors that know nothing
-        return {"loss": nll / count if count else blind}
+        self._read = trained  # the counts of the training text
+        chance = (1 + self.objective.negatives) * log(2.0)  # the loss at random
+        return {"loss": nll / count if count else chance}
 
     def score(self, network: VectorNetwork, examples: Sequence[Example]) -> list[tuple[float, int]]:
-        """For each line, summed over its pairs of near words, log p that they belong together."""
+        """For each line, summed over its pairs in the window, log p that they belong together."""
         column, special = self.encode(examples).tokens, {*self.target.inventory.special}
-        found = []
+        results = []
         for i in range(len(column)):
             words = torch.tensor([word for word in column[i] if word not in special])
             with torch.inference_mode():
                 log_probs = network.pair_log_probs(
                     words.to(device_of(network), torch.int64), self.objective.window
                 )
-            found.append((float(log_probs.sum()), log_probs.numel()))
-        return found
+            results.append((float(log_probs.sum()), log_probs.numel()))
+        return results
 
     # --- words ------------------------------------------------------------------------------------
 
@@ -127,28 +127,28 @@ class WordVectors(PlainText):
         return None
 
     def directions(self, network: VectorNetwork) -> Tensor:
-        """All vectors with length 1, and nothing where there is no word: (V, D)."""
-        found = torch.nn.functional.normalize(network.vectors.detach(), dim=-1)
-        found[list(self.target.inventory.special)] = 0.0
-        return found
+        """All vectors normalised to length 1, and zeros for special tokens: (V, D)."""
+        directions = torch.nn.functional.normalize(network.vectors.detach(), dim=-1)
+        directions[list(self.target.inventory.special)] = 0.0
+        return directions
 
     def predict(
         self, network: VectorNetwork, queries: Sequence[Query], request: Request
     ) -> list[Prediction]:
-        """The nearest words by cosine, the best first; none of those that were asked about."""
+        """The nearest words by cosine, the best first, without those of the query."""
         directions = self.directions(network)
         return [self.nearest(directions, query.source[0], request.nbest) for query in queries]
 
     def nearest(self, directions: Tensor, text: str, nbest: int) -> Prediction:
-        asked = text.split()
-        if len(asked) not in (1, 3):
-            return Prediction("", 0.0, problem=f"{ASKED}; found {len(asked)}")
-        ids = [self.index(word) for word in asked]
-        if strangers := [word for word, i in zip(asked, ids, strict=True) if i is None]:
-            return Prediction("", 0.0, problem=f"'{strangers[0]}' is not in the vocabulary")
+        query_words = text.split()
+        if len(query_words) not in (1, 3):
+            return Prediction("", 0.0, problem=f"{USAGE}; found {len(query_words)}")
+        ids = [self.index(word) for word in query_words]
+        if unknown := [word for word, i in zip(query_words, ids, strict=True) if i is None]:
+            return Prediction("", 0.0, problem=f"'{unknown[0]}' is not in the vocabulary")
         hidden = torch.tensor([*(i for i in ids if i is not None), *self.target.inventory.special])
-        wanted = wanted_of(directions[torch.tensor([ids])])
-        scores = (wanted @ directions.T)[0].index_fill(0, hidden.to(wanted.device), -2.0)
+        targets = target_directions(directions[torch.tensor([ids])])
+        scores = (targets @ directions.T)[0].index_fill(0, hidden.to(targets.device), -2.0)
         best = scores.topk(min(nbest, int((scores > -2.0).sum())))
         if not len(best.values):
             return Prediction("", 0.0, problem="there is no other word in the vocabulary")
@@ -158,52 +158,54 @@ class WordVectors(PlainText):
 
     # --- tests ------------------------------------------------------------------------------------
 
-    def tested(
+    def score_tests(
         self, network: VectorNetwork, tests: Iterable[Analogies | Similarities]
     ) -> Evaluation:
         """For each test its score in percent, and what share of it the vocabulary covers."""
-        directions, found = self.directions(network), dict[str, float]()
+        directions, scores = self.directions(network), dict[str, float]()
         for test in tests:
             if isinstance(test, Analogies):
-                found |= yield from self.analogies(directions, test)
+                scores |= yield from self.analogies(directions, test)
             else:
-                found |= self.similarities(directions, test)
-        return found
+                scores |= self.similarities(directions, test)
+        return scores
 
     def analogies(self, directions: Tensor, test: Analogies) -> Evaluation:
         """The share of questions whose fourth word is the nearest to b - a + c (3CosAdd)."""
-        asked = [[self.index(word) for word in question] for question in test.questions]
-        known = [i for i, ids in enumerate(asked) if None not in ids]
-        right = np.zeros(len(asked), bool)
+        question_ids = [[self.index(word) for word in question] for question in test.questions]
+        known = [i for i, ids in enumerate(question_ids) if None not in ids]
+        correct = np.zeros(len(question_ids), bool)
         for start in range(0, len(known), QUESTIONS_AT_ONCE):
-            some = known[start : start + QUESTIONS_AT_ONCE]
-            ids = torch.tensor([asked[i] for i in some], device=directions.device)
-            scores = wanted_of(directions[ids[:, :3]]) @ directions.T
+            chunk = known[start : start + QUESTIONS_AT_ONCE]
+            ids = torch.tensor([question_ids[i] for i in chunk], device=directions.device)
+            scores = target_directions(directions[ids[:, :3]]) @ directions.T
             scores.scatter_(1, ids[:, :3], -2.0)
-            right[some] = (scores.argmax(-1) == ids[:, 3]).cpu().numpy()
+            correct[chunk] = (scores.argmax(-1) == ids[:, 3]).cpu().numpy()
             yield start / len(known)
-        found = {test.name: 100.0 * float(right[known].mean()) if known else 0.0}
-        found[f"{test.name}: covered"] = 100.0 * len(known) / len(asked)
+        metrics = {test.name: 100.0 * float(correct[known].mean()) if known else 0.0}
+        metrics[f"{test.name}: covered"] = 100.0 * len(known) / len(question_ids)
         for section in dict.fromkeys(test.sections):
-            of_it = [i for i in known if test.sections[i] == section]
-            if of_it and section:
-                found[f"{test.name}: {section}"] = 100.0 * float(right[of_it].mean())
-        return found
+            in_section = [i for i in known if test.sections[i] == section]
+            if in_section and section:
+                metrics[f"{test.name}: {section}"] = 100.0 * float(correct[in_section].mean())
+        return metrics
 
     def similarities(self, directions: Tensor, test: Similarities) -> dict[str, float]:
-        """The rank correlation of cosines with what people say."""
-        asked = [[self.index(word) for word in pair] for pair in test.pairs]
-        known = [i for i, ids in enumerate(asked) if None not in ids]
-        ids = torch.tensor([asked[i] for i in known], device=directions.device).reshape(-1, 2)
+        """The rank correlation of cosines with human judgements."""
+        pair_ids = [[self.index(word) for word in pair] for pair in test.pairs]
+        known = [i for i, ids in enumerate(pair_ids) if None not in ids]
+        ids = torch.tensor([pair_ids[i] for i in known], device=directions.device).reshape(-1, 2)
         cosines = (directions[ids[:, 0]] * directions[ids[:, 1]]).sum(-1).double().cpu().numpy()
         gold = np.array([test.scores[i] for i in known])
         return {
             test.name: 100.0 * spearman(cosines, gold),
-            f"{test.name}: covered": 100.0 * len(known) / len(asked),
+            f"{test.name}: covered": 100.0 * len(known) / len(pair_ids),
         }
 
 
-def wanted_of(asked: Tensor) -> Any:
-    """Where an answer is to be, of length 1: a word's own place, or b - a + c.     (n, D)"""
-    place = asked[:, 0] if asked.size(1) == 1 else asked[:, 1] - asked[:, 0] + asked[:, 2]
-    return torch.nn.functional.normalize(place, dim=-1)
+def target_directions(vectors: Tensor) -> Any:
+    """The direction of the answer, of length 1: the word's own vector, or b - a + c.     (n, D)"""
+    target = vectors[:, 0]
+    if vectors.size(1) == 3:
+        target = vectors[:, 1] - vectors[:, 0] + vectors[:, 2]
+    return torch.nn.functional.normalize(target, dim=-1)

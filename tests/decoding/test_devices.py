@@ -10,7 +10,7 @@ from torch import Tensor
 from saccade.decoding import ctc, steps
 from saccade.decoding.exact import exact_search, exhaustive
 from saccade.decoding.sample import sample
-from saccade.decoding.search import Step, beam_search, greedy, preferred, token_log_probs
+from saccade.decoding.search import Step, beam_search, greedy, token_log_probs, top_alternatives
 from saccade.decoding.tree import Tree
 from saccade.nn.state import Fixed
 from tests.decoding.conftest import chain
@@ -46,7 +46,7 @@ SEARCHES: dict[str, Callable[[Step], Any]] = {
     "exact": lambda step: exact_search(step, one(STATE), FIRST[:1], end=0, limit=4, budget=300),
     "exhaustive": lambda step: exhaustive(step, one(STATE), FIRST[:1], end=0, limit=3),
     "forced": lambda step: token_log_probs(step, STATE, TEXTS, FIRST).tolist(),
-    "preferred": lambda step: [x.tolist() for x in preferred(step, STATE, TEXTS, FIRST, 2)],
+    "preferred": lambda step: [x.tolist() for x in top_alternatives(step, STATE, TEXTS, FIRST, 2)],
 }
 STEPS: dict[str, Callable[[Step], Step]] = {
     "plain": lambda step: step,
@@ -87,7 +87,8 @@ def test_ctc_stays_on_its_device() -> None:
     def found() -> Any:
         step = ctc.joint(remembering(3), ctc.ctc_step(5, 0), 0.4)
         state = (STATE, ctc.start(log_probs, keep, 5))
-        return beam_search(step, state, FIRST, **BEAM), ctc.best_path(log_probs[0], [2, 2, 3], 5)
+        spans = ctc.forced_alignment(log_probs[0], [2, 2, 3], 5)
+        return beam_search(step, state, FIRST, **BEAM), spans
 
     plain = found()
     with torch.device("meta"):

@@ -48,7 +48,7 @@ def test_a_wider_budget_never_gives_a_worse_score(seed: int, length: Length) -> 
 def test_a_known_text_is_kept_until_it_is_beaten() -> None:
     step, first = chain(4, 8), torch.tensor([1])
     known = Hypothesis([9, 9], -0.001, -0.001)  # better than anything the table has
-    found = exact_search(step, None, first, end=0, limit=6, budget=10, known=known)
+    found = exact_search(step, None, first, end=0, limit=6, budget=10, incumbent=known)
     assert found.best is known
     assert found.proved
     spent = exact_search(step, None, first, end=0, limit=6, budget=1)
@@ -57,4 +57,4 @@ def test_a_known_text_is_kept_until_it_is_beaten() -> None:
 
 def test_enumeration_of_too_much_is_refused() -> None:
     with pytest.raises(ConfigError, match="more than 1,000 texts"):
-        exhaustive(chain(1, 12), None, torch.tensor([1]), end=0, limit=9, most=1000)
+        exhaustive(chain(1, 12), None, torch.tensor([1]), end=0, limit=9, max_texts=1000)

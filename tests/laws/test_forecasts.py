@@ -66,7 +66,7 @@ def test_changing_the_future_changes_no_forecast(runs: dict[str, Run], name: str
     for one in (whole, changed):
         windows = task.series.windows(one, 50)
         N = 1 if task.series.span.joint else len(one.names)
-        said.append(task.outlook(network, windows, np.arange(N), 3))
+        said.append(task.predict_distribution(network, windows, np.arange(N), 3))
     np.testing.assert_array_equal(said[0].mean, said[1].mean)
     np.testing.assert_array_equal(said[0].deviation, said[1].deviation)
 
@@ -82,7 +82,7 @@ def test_a_gap_at_the_end_of_a_look_back_is_not_filled_from_the_target(
         values[46:50] = np.nan
         values[50:] += later
         windows = task.series.windows(replace(whole, values=values), 50)
-        means.append(task.outlook(network, windows, np.arange(1), 3).mean)
+        means.append(task.predict_distribution(network, windows, np.arange(1), 3).mean)
     np.testing.assert_array_equal(means[0], means[1])
 
 

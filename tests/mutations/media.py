@@ -135,7 +135,7 @@ MEDIA = (
     Mutation(
         "ctc: positions beyond a source's end are heard",
         "saccade/decoding/ctc.py",
-        "        log_probs = torch.where(keep.unsqueeze(-1), log_probs, silence)\n",
+        "        log_probs = torch.where(keep.unsqueeze(-1), log_probs, only_blank)\n",
         "        log_probs = torch.where(keep.unsqueeze(-1), log_probs, log_probs)\n",
         (f"{CTC}::test_a_batch_is_its_rows_in_every_search",),
     ),

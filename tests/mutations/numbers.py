@@ -47,8 +47,8 @@ NUMBERS = (
     Mutation(
         "series: every step draws the same numbers",
         "saccade/decoding/series.py",
-        "uniforms(seed, some, t * draws + i)",
-        "uniforms(seed, some, i)",
+        "uniforms(seed, row_keys, t * draws + i)",
+        "uniforms(seed, row_keys, i)",
         (f"{SERIES}::test_steps_are_drawn_each_by_itself",),
     ),
     Mutation(
@@ -61,8 +61,8 @@ NUMBERS = (
     Mutation(
         "series: an end is for nothing",
         "saccade/decoding/series.py",
-        "nothing[:, end] = 1.0",
-        "nothing[:, end] = nan",
+        "no_numbers[:, end] = 1.0",
+        "no_numbers[:, end] = nan",
         (SERIES,),
     ),
     Mutation(

@@ -15,10 +15,10 @@ SEARCHES_LAWS = "tests/laws/test_searches.py"
 
 DECODING = (
     Mutation(
-        "trees: closed before all words are said",
+        "trees: closed before all words are in it",
         "saccade/decoding/steps.py",
-        "fine &= (then > 0) | (lacking == 0) | (after == START)",
-        "fine &= (then > 0) | (lacking >= 0) | (after == START)",
+        "allowed &= (depth_after > 0) | (missing == 0) | (after == START)",
+        "allowed &= (depth_after > 0) | (missing >= 0) | (after == START)",
         ("tests/decoding/test_brackets.py::test_a_tree_has_as_many_words_as_it_should",),
     ),
     Mutation(
@@ -52,15 +52,15 @@ DECODING = (
     Mutation(
         "beam: one token beyond the limit",
         "saccade/decoding/search.py",
-        "closing = limit <= t",
-        "closing = limit < t",
+        "at_limit = limit <= t",
+        "at_limit = limit < t",
         (SEARCH_LAWS,),
     ),
     Mutation(
         "beam: groups seek what others said",
         "saccade/decoding/search.py",
-        "here - diversity * spoken[:, None]",
-        "here + diversity * spoken[:, None]",
+        "here - diversity * used[:, None]",
+        "here + diversity * used[:, None]",
         (f"{SEARCH}::test_groups_say_different_things",),
     ),
     Mutation(
@@ -144,15 +144,15 @@ DECODING = (
     Mutation(
         "no_repeat: begins one step late",
         "saccade/decoding/steps.py",
-        "if said.size(1) < n:",
-        "if said.size(1) <= n:",
+        "if history.size(1) < n:",
+        "if history.size(1) <= n:",
         (RULES,),
     ),
     Mutation(
         "at_least: one token more",
         "saccade/decoding/steps.py",
-        "if said.size(1) >= length:",
-        "if said.size(1) > length:",
+        "if history.size(1) >= length:",
+        "if history.size(1) > length:",
         (RULES,),
     ),
     Mutation(
@@ -179,8 +179,8 @@ DECODING = (
     Mutation(
         "prompted: the prefix costs nothing",
         "saccade/decoding/steps.py",
-        "alone.scatter_(1, column, log_probs.gather(1, column))",
-        "alone.scatter_(1, column, 0.0)",
+        "forced.scatter_(1, column, log_probs.gather(1, column))",
+        "forced.scatter_(1, column, 0.0)",
         (STEPS,),
     ),
     Mutation(

@@ -24,8 +24,8 @@ TABLES = (
     Mutation(
         "tag: metrics look at every label",
         "saccade/tasks/tag.py",
-        "scored = right[:n] != UNSCORED_ID",
-        "scored = right[:n] == right[:n]",
+        "scored = labels[:n] != UNSCORED_ID",
+        "scored = labels[:n] == labels[:n]",
         (f"{MASKS}::test_accuracy_is_that_of_the_scored_labels",),
     ),
     Mutation(

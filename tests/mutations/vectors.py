@@ -61,8 +61,8 @@ WORDS = (
     Mutation(
         "trees: a tree may be cut off by the limit",
         "saccade/decoding/steps.py",
-        "fine &= due < left[:, None]",
-        "fine &= left[:, None] > 0",
+        "allowed &= needed < left[:, None]",
+        "allowed &= left[:, None] > 0",
         (BRACKETS,),
     ),
     Mutation(

@@ -11,7 +11,7 @@ import saccade
 from saccade.errors import ConfigError
 from saccade.models.networks import Tagger, TwoWays
 from saccade.nn.padded import Padded, pad
-from saccade.nn.recurrent import LayerMix, turned
+from saccade.nn.recurrent import LayerMix, reversed_rows
 from saccade.runs import files
 from saccade.runs.start import TAKEN
 from saccade.setup.choose import gather
@@ -91,9 +91,11 @@ def test_both_learn_and_fill_a_gap_together(run: Path) -> None:
 
 def test_a_row_is_turned_within_its_length() -> None:
     x = torch.arange(8.0).view(2, 4, 1)
-    assert turned(x, torch.tensor([4, 2])).flatten().tolist() == [3, 2, 1, 0, 5, 4, 6, 7]
-    assert torch.equal(turned(turned(x, torch.tensor([4, 2])), torch.tensor([4, 2])), x)
-    assert torch.equal(turned(x, None), x.flip(1))
+    assert reversed_rows(x, torch.tensor([4, 2])).flatten().tolist() == [3, 2, 1, 0, 5, 4, 6, 7]
+    assert torch.equal(
+        reversed_rows(reversed_rows(x, torch.tensor([4, 2])), torch.tensor([4, 2])), x
+    )
+    assert torch.equal(reversed_rows(x, None), x.flip(1))
 
 
 def test_a_mix_is_the_mean_of_layers_at_first_and_gamma_scales_it() -> None:
