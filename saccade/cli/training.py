@@ -75,7 +75,7 @@ def train(
             if both := [name for name in config.data.dev if name in config.data.train]:
                 say(f"{both[0]}: is learned from and measured on: metrics tell what is memorised")
             _follow(start(config, folder, stop, seen), folder)
-            _follow_seeds(folder, stop)
+            _follow_seeds(folder, stop, {"data.root": config.data.root})
 
 
 def resume(
@@ -144,12 +144,12 @@ def _follow_seeds(folder: Path, stop: Any, limits: dict[str, Any] | None = None)
     from saccade.runs.folder import read_config
     from saccade.training.seeds import compare_seeds, other_seeds
 
-    config = read_config(folder)
+    config, root = read_config(folder), (limits or {}).get("data.root", "")
     for number, (member, events) in enumerate(other_seeds(folder, stop, limits), 2):
         say(f"seed {number} of {config.train.seeds}")
         _follow(events, member, folder)
     if config.train.seeds > 1:
         print("metric\tmean\tdeviation\tensemble")
-        for name, middle, spread, together in compare_seeds(folder, config).rows():
+        for name, middle, spread, together in compare_seeds(folder, config, str(root)).rows():
             print(f"{name}\t{middle:.4f}\t{spread:.4f}\t{together:.4f}")
     say(f"the run is in {folder}; next: saccade predict {shlex.quote(str(folder))} FILE")

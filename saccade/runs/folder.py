@@ -121,6 +121,9 @@ def write_config(folder: Path, config: c.Config, prepared: bool) -> None:
 # --- what the settings name -----------------------------------------------------------------------
 
 
+PERMITTED, LANGUAGE_MODEL = "permitted.txt", "language-model"
+
+
 def with_own_copies(config: c.Config, folder: Path) -> c.Config:
     """The settings of a new run, which names its own copies of what `decode` named outside.
 
@@ -128,10 +131,10 @@ def with_own_copies(config: c.Config, folder: Path) -> c.Config:
     """
     decode, copies = config.decode, {}
     if decode.only:
-        copies["only"] = "permitted.txt"
+        copies["only"] = PERMITTED
         _copy_list(decode.only, folder / copies["only"])
     if decode.model:
-        copies["model"] = "language-model"
+        copies["model"] = LANGUAGE_MODEL
         _copy_run(Path(decode.model), folder / copies["model"])
     return config.model_copy(update={"decode": decode.model_copy(update=copies)})
 

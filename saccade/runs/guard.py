@@ -104,7 +104,7 @@ def require_loadable(folder: Path, network: nn.Module) -> None:
 
 
 def _json_memory_allowed(run_bytes: int) -> int:
-    return max(JSON_MEMORY_BYTES, run_bytes * 3 // 2)
+    return max(JSON_MEMORY_BYTES, 2 * run_bytes)
 
 
 def _size_of(folder: Path) -> int:

@@ -83,6 +83,7 @@ def import_run(
     try:
         out.mkdir(parents=True, exist_ok=True)
         made.task.save(out)
+        guard.require_loadable(out, made.task.build_meta())
         count = write_weights(made, out / SINGLE)
         write_config(out, made.task.config, prepared=True)
     except BaseException as error:

@@ -11,7 +11,7 @@ from saccade.data.vectors import read_tests
 from saccade.data.windows import Windows
 from saccade.errors import CheckpointError, ConfigError
 from saccade.models.networks import Generator
-from saccade.runs.guard import check_ids
+from saccade.runs.guard import check_ids, with_root
 from saccade.setup.prepare import reopen
 from saccade.tasks.exact import Comparison
 from saccade.tasks.exact import compare as compare_searches
@@ -48,7 +48,7 @@ def evaluate(
         rows = list(run.rows(*data))
         corpus = task.encode(rows)
     else:
-        found = reopen(run.config, run.folder)
+        found = reopen(with_root(run.config, run.root), run.folder)
         corpus, rows = found.dev, found.dev_examples
         check_ids(task, corpus, run.folder)
         if task.fallible:

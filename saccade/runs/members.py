@@ -12,9 +12,10 @@ from pathlib import Path
 from saccade import config as c
 from saccade.errors import CheckpointError
 from saccade.runs import guard
-from saccade.runs.folder import write_config
+from saccade.runs.folder import LANGUAGE_MODEL, PERMITTED, write_config
 
 FOLDER = "members"
+SHARED_FILES = ("*.json", "start.safetensors", PERMITTED)  # beside the data
 
 
 def member_folders(folder: Path, config: c.Config) -> list[Path]:
@@ -32,9 +33,11 @@ def make_member(folder: Path, member: Path, config: c.Config, number: int) -> No
     aside = member.with_name(f"{member.name}.aside")
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
-    for path in (*folder.glob("*.json"), *folder.glob("start.safetensors")):
+    for path in (p for pattern in SHARED_FILES for p in folder.glob(pattern)):
         _link(path, aside / path.name)
-    shutil.copytree(folder / "data", aside / "data", copy_function=_link)
+    for name in ("data", LANGUAGE_MODEL):
+        if (folder / name).is_dir():
+            shutil.copytree(folder / name, aside / name, copy_function=_link)
     seed = (config.seed + number - 1) % 2**63
     write_config(aside, alone(config).model_copy(update={"seed": seed}), prepared=True)
     aside.rename(member)

@@ -22,8 +22,8 @@ from saccade.nn.stems import TextStem
 from saccade.nn.tracing import tracing
 from saccade.runs import files
 from saccade.runs.run import Run
-from saccade.tasks.generate import max_positions
 from saccade.tasks.labels import LabelTask
+from saccade.tasks.task import max_positions
 from saccade.text.publishing import tokenizer_json
 
 LONGEST = 1024  # positions, where they have no end of their own

@@ -34,17 +34,15 @@ from saccade.serve.settings import ServeSettings
 from saccade.tasks.classify import Classify
 from saccade.tasks.forecast import Forecast
 from saccade.tasks.generate import (
-    TOO_LONG,
     GeneratingTask,
     hypotheses_of,
     length_of,
-    max_positions,
 )
 from saccade.tasks.labels import LabelTask
 from saccade.tasks.language import LanguageModel
 from saccade.tasks.pieces import Piece, pieces
 from saccade.tasks.tag import Tag
-from saccade.tasks.task import Prediction, Query, Request
+from saccade.tasks.task import TOO_LONG, Prediction, Query, Request, max_positions
 from saccade.tasks.translate import Translate
 from saccade.tasks.vectors import WordVectors
 

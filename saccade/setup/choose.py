@@ -30,6 +30,7 @@ from saccade.setup.series import fill_forecast, is_forecast, least_forecast
 from saccade.setup.survey import Survey, survey, tag_separator
 
 MAX_TO_HALLUCINATE = 1000  # pairs of a word with tags and its form
+VECTOR_TASKS = ("classify", "translate", "regress")  # what numbers in several columns are for
 MAX_TO_EDIT = 20_000  # pairs of strings: with more, attention learns what edits are told
 
 
@@ -174,9 +175,12 @@ def _refuse_stray(data: c.Data, layout: Layout, where: str) -> None:
     for key in ("units", "mask", "ignore"):
         if getattr(data, key) and not labels:
             raise ConfigError(f"{where}: data.{key} is for the task 'tag'; this is '{kind}'")
-    if data.vector and kind not in ("classify", "translate"):
-        message = f"data.vector is for classify and translate; this is '{kind}'"
+    if data.vector and (labels or kind not in VECTOR_TASKS):
+        message = f"data.vector is for {', '.join(VECTOR_TASKS)}; this is '{kind}'"
         raise ConfigError(f"{where}: {message}")
+    if labels and len(layout.source) > 1:
+        columns = ", ".join(map(repr, layout.source))
+        raise ConfigError(f"{where}: data.source: 'tag' reads one column, and these are {columns}")
 
 
 def _name_media(task: dict[str, Any], layout: Layout, data: c.Data) -> None:

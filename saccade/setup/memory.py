@@ -83,7 +83,7 @@ def keep_tables(
                     write(names)
                 write(["" if value is None else value for value in row.values()])
         files[name] = [str(path)]
-    return raw | {"data": raw.get("data", {}) | files}
+    return raw | {"data": raw.get("data", {}) | files | {"header": True}}
 
 
 def _located(row: Example, media: Sequence[int], folders: set[str]) -> tuple[Example, set[str]]:

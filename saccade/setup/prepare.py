@@ -4,7 +4,7 @@ import os
 import shutil
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +13,7 @@ from saccade import config as c
 from saccade.data.corpora import Array, Corpus, Examples, save_examples, write_corpus
 from saccade.data.kinds import Vocabularies
 from saccade.data.lines import Example, data_files
+from saccade.data.media import Cell, MediaField
 from saccade.data.parallel import cores, in_processes
 from saccade.data.seasons import train_and_dev
 from saccade.data.sources import REPORTED_DEFECTS, unseen
@@ -87,7 +88,7 @@ def prepare(
     if not measured:
         raise DataError(f"{config.data.train[0]}: nothing is left to measure on; give a dev file")
     write_corpus(data, "dev", (task.encode(some) for some in chunks(measured, CHUNK_EXAMPLES)))
-    save_examples(data / "dev.jsonl", measured)
+    save_examples(data / "dev.jsonl", distinct_paths(task, measured))
     return reopened(task, folder, left_out)
 
 
@@ -108,6 +109,23 @@ def prepare_series(config: c.Config, folder: Path) -> Prepared:
         file, what = (dev.file, "measure on") if len(windows) else (train.file, "learn from")
         raise DataError(f"{file}: no window to {what}: too few rows, or too many gaps")
     return reopened(task, folder, 0)
+
+
+def distinct_paths(task: Task, rows: Sequence[Example]) -> Sequence[Example]:
+    """The rows, with whole paths of media where files of several folders name them."""
+    media = [i for i in task.fallible if isinstance(task.sources[i], MediaField)]
+    columns = [task.columns[i][0] for i in media]
+    if not columns or len({os.path.dirname(row.file) for row in rows}) < 2:
+        return rows
+
+    def whole(row: Example) -> Example:
+        source = list(row.source)
+        for i in columns:
+            cell = Cell(source[i], os.path.dirname(row.file))
+            source[i] = source[i] if cell.inline else os.path.abspath(cell.path)
+        return replace(row, source=tuple(source))
+
+    return [whole(row) for row in rows]
 
 
 def is_short(task: Task, corpus: Corpus) -> Array:

@@ -25,6 +25,11 @@ class Split:
         """`seen` is the survey of the training file, if there is one: it is not read again."""
         self._data, self._kind = config.data, config.task.kind
         self._has_labels = config.task.target_type in ("label", "labels")
+        self._label_columns = [  # of the sources
+            source.columns[0]
+            for source in config.task.sources(config.data.source)
+            if isinstance(source.reader, c.Label)
+        ]
         self._dev: list[Example] | None = None
         self._is_dev: IsDev = _never
         if self._data.dev:
@@ -46,6 +51,7 @@ class Split:
         first = self._dev is None
         dev: list[Example] = []
         labels: set[str] = set()
+        of_column: dict[int, set[str]] = {i: set() for i in self._label_columns}
         for number, row in enumerate(self._rows()):
             if self._is_dev(number, row):
                 if first:
@@ -53,8 +59,11 @@ class Split:
                 continue
             if first and self._has_labels:
                 labels.update(row.labels)
+            for i, values in of_column.items():
+                values.add(row.source[i])
             yield row
         if first:  # the cut is ours: where training lacks a label of dev, the user is not told
+            dev = [row for row in dev if all(row.source[i] in of_column[i] for i in of_column)]
             known = (row for row in dev if labels.issuperset(row.labels))
             self._dev = list(known) if self._has_labels else dev
 

@@ -192,7 +192,7 @@ class Continuation:
             for h, time in enumerate(times):
                 start = [*lead, *([time] if roles.time else [])]
                 cells = [
-                    [f"{x:.6g}" for x in (values[h, i], *self.quantiles[:, h, i])]
+                    [f"{x:.10g}" for x in (values[h, i], *self.quantiles[:, h, i])]
                     for i in range(len(names))
                 ]
                 if roles.id:

@@ -102,7 +102,8 @@ def train(
         raw: dict[str, Any] = {} if task is None else {"task": {"kind": task}}
         for key, value in settings.items():
             c.assign(raw, key, value)
-        return _train_on_memory(raw, train_data, dev_data, _new_folder("examples", out), quiet)
+        folder = _new_folder("examples", out, "examples")
+        return _train_on_memory(raw, train_data, dev_data, folder, quiet)
     if isinstance(dev_data, Memory):
         raise ConfigError("dev is examples, but data is a file: give both in one way")
     raw, where = gather(train_data, task=task, dev=dev_data)
@@ -119,11 +120,11 @@ def _finished(config: c.Config, folder: Path, seen: Survey, quiet: bool) -> Run:
 
     for _ in show(start(config, folder, seen=seen), folder, quiet):
         pass
-    for member, steps in other_seeds(folder):
+    for member, steps in other_seeds(folder, settings={"data.root": config.data.root}):
         for _ in show(steps, member, quiet):
             pass
     if config.train.seeds > 1:
-        compare_seeds(folder, config)
+        compare_seeds(folder, config, config.data.root)
     return load(folder)
 
 
@@ -153,11 +154,14 @@ def new_folder(config: c.Config, out: str | os.PathLike[str] | None) -> Path:
     return _new_folder(config.data.train[0], out)
 
 
-def _new_folder(first: str, out: str | os.PathLike[str] | None) -> Path:
-    """The directory of a new run, made; one that holds what a run would overwrite is refused."""
+def _new_folder(first: str, out: str | os.PathLike[str] | None, *replaced: str) -> Path:
+    """The directory of a new run, made; one that holds what a run would overwrite is refused.
+
+    `replaced` are names beside those that every run writes.
+    """
     folder = run_folder(first, out)
     refuse_folder(folder)
-    for name in REPLACED:
+    for name in (*REPLACED, *replaced):
         if os.path.lexists(folder / name):
             raise ConfigError(
                 f"{folder}: has '{name}' in it, which a run would overwrite; "

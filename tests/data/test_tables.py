@@ -88,6 +88,13 @@ def test_malformed_quotes_are_defects_and_reading_goes_on(tmp_path):
     assert good == [("a", 1), ("d", 3), ("f", 5), ("g", 6), ("h", 7)]
 
 
+def test_a_table_of_broken_quotes_alone_is_refused(tmp_path):
+    path = tmp_path / "train.csv"
+    path.write_text("".join(f'"he said "hi" there {i}",pos\n' for i in range(30)))
+    with pytest.raises(DataError, match=r"train.csv:1: no row: a quote is not closed"):
+        detect_layout([str(path)], Data())
+
+
 def test_a_line_that_is_not_text_is_told_amid_a_record_too(tmp_path):
     path = tmp_path / "train.csv"
     path.write_bytes(b'a,x\n"b\n\xff\nc",y\nd,x\n')
