@@ -164,13 +164,13 @@ def predict(
     model.root = media_root(settings)
     asked = neighbours or " ".join(analogy or ())
     nbest = NEIGHBOURS if asked and nbest == 1 else nbest
-    inputs: Any = model.sources(file) if file and model.reads(file) else input_rows(file)
+    inputs: Any = model.sources(file) if file and model.has_data_format(file) else input_rows(file)
     alone, before = file is not None and model.is_input(file), 0
     if shard:
         part = Part.parse(shard)
         if file is None or not named or alone or asked or fill or stream or not file.is_file():
             raise ConfigError("--shard is for a file of lines: name one, and leave out --stream")
-        if model.reads(file):
+        if model.has_data_format(file):
             total = sum(1 for _ in inputs)
             before, last = (total * n // part.count for n in (part.number, part.number + 1))
             inputs = islice(model.sources(file), before, last)
@@ -206,7 +206,7 @@ def predict(
                 print(one_line(piece), end="", flush=True)
             print(flush=True)
             if some := model.unknown(item):
-                unknown.append(Unknown(model.place(i, name), len(some), some))
+                unknown.append(Unknown(model.location(i, name), len(some), some))
         if unknown:
             say(warning_of_unknown(unknown, model.task))
         return
@@ -227,9 +227,9 @@ def predict(
                 raise ConfigError(one.problem)
             if one.problem:
                 lost += 1
-                say(f"{model.place(i, name)}: {one.problem}; left empty")
+                say(f"{model.location(i, name)}: {one.problem}; left empty")
             if one.unknown:
-                unknown.append(Unknown(model.place(i, name), one.unknown, one.unknown_units))
+                unknown.append(Unknown(model.location(i, name), one.unknown, one.unknown_units))
             lines = printed(one, nbest, as_json, model.task)
             print("\n".join(f"{i}\t{line}" for line in lines) if number else "\n".join(lines))
     if unknown:

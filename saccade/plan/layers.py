@@ -76,7 +76,7 @@ def _network(network: Network, shape: Shape) -> Iterator[Pair]:
                 cost = linear(network.words.output, B)
                 cost += Cost(single=B * network.words.output.out_features)
                 yield network.words, Layer("words", 0, cost, output=True)
-        case networks.TwoWays():
+        case networks.BidirectionalLM():
             yield from _encoder(network.encoder, shape)
             yield from _token_head(network.head, 2 * N)
         case networks.TokenPredictor():

@@ -14,7 +14,7 @@ from torch import nn
 from saccade.data.batches import Batch
 from saccade.data.parallel import cores
 from saccade.models.build import materialize
-from saccade.models.networks import Network, halved
+from saccade.models.networks import Network, half_precision
 from saccade.nn.precision import Halved
 from saccade.plan.costs import Shape
 from saccade.plan.flops import Flops, flops_of
@@ -23,7 +23,7 @@ from saccade.plan.layers import layers_of
 from saccade.plan.layout import Layout
 from saccade.plan.subject import Subject, sampled, shape_of
 from saccade.runs.machine import (
-    BUSY,
+    BUSY_SLOWDOWN,
     HALF_GAIN,
     LONG_ENOUGH_SECONDS,
     PROCESSES_GAIN,
@@ -127,7 +127,7 @@ def _seconds(network: Network, batches: Sequence[Batch], way: Way) -> list[float
     """Forward and backward through each batch, or through one process's share of its rows."""
     found: list[float] = []
     shared = way.processes > 1
-    computing = network if way.dtype == torch.float32 else halved(network, way.dtype)
+    computing = network if way.dtype == torch.float32 else half_precision(network, way.dtype)
     end = perf_counter() + TRIED_SECONDS / 2
     with _threads(1 if shared else torch.get_num_threads()):
         for batch in batches:
@@ -137,7 +137,7 @@ def _seconds(network: Network, batches: Sequence[Batch], way: Way) -> list[float
             for _ in range(REPEATS):
                 _step(computing, part)
             each = (perf_counter() - began) / REPEATS
-            found.append(each * (BUSY if shared else 1.0))
+            found.append(each * (BUSY_SLOWDOWN if shared else 1.0))
             if perf_counter() > end:
                 break
     return found
