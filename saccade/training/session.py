@@ -49,7 +49,7 @@ from saccade.runs.start import (
 )
 from saccade.runs.vectors import initial_embeddings
 from saccade.setup.choose import gather, survey_and_fill
-from saccade.setup.memory import keep_examples
+from saccade.setup.memory import write_examples
 from saccade.setup.paths import refuse_folder, run_folder
 from saccade.setup.prepare import Prepared, prepare, reopen
 from saccade.setup.start import vocabularies
@@ -139,7 +139,7 @@ def _train_on_memory(
     stored = folder / "examples"
     try:
         with writing(folder):
-            raw = keep_examples(raw, "settings", stored, train, dev)
+            raw = write_examples(raw, "settings", stored, train, dev)
         config, _, seen = fill(raw, "settings")
         return _finished(config, folder, seen, quiet)
     except (ConfigError, DataError):
