@@ -36,7 +36,7 @@ from saccade import config as c
 from saccade.data.corpora import Column, Corpus
 from saccade.data.digest import digest
 from saccade.engines.ctranslate2 import vocabularies
-from saccade.engines.export import STAMP, spec_of, why_not
+from saccade.engines.export import STAMP, spec_of, unsupported
 from saccade.errors import CheckpointError, ConfigError
 from saccade.models.networks import Generator, Network
 from saccade.nn.padded import UNSCORED_ID
@@ -368,7 +368,7 @@ def vetted_export(task: Task, run: Path) -> Path | None:
     CTranslate2 trusts every size in its files, so each is compared with the one we would write.
     """
     folder = run / "ctranslate2"
-    if not isinstance(task, GeneratingTask) or why_not(task.config):
+    if not isinstance(task, GeneratingTask) or unsupported(task.config):
         return None
     if not is_export(folder, run / "model.safetensors"):
         return None
