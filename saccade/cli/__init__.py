@@ -105,21 +105,21 @@ def main() -> NoReturn:
         lines = str(error).splitlines()
         shown, more = lines[:MAX_ERROR_LINES], len(lines) - MAX_ERROR_LINES
         say("\n".join([f"saccade: {shown[0]}", *shown[1:]] + [f"... and {more} more"] * (more > 0)))
-        _exit(2)
+        exit_process(2)
     except CLICK_ERROR as error:
         error.show()
         if hint := _hint(getattr(error, "option_name", "")):
             say(hint)
-        _exit(error.exit_code)
+        exit_process(error.exit_code)
     except (typer.Abort, KeyboardInterrupt):
         say("interrupted")
         with suppress(OSError):
             sys.stdout.flush()
         os._exit(130)  # without waiting for threads
-    _exit(code or 0)
+    exit_process(code or 0)
 
 
-def _exit(code: int) -> NoReturn:
+def exit_process(code: int) -> NoReturn:
     """Exit; under a launcher without cleanup, as gloo's threads may abort during shutdown."""
     if "RANK" in os.environ:
         with suppress(OSError):

@@ -91,9 +91,10 @@ class World:
         self.leader_host, self._leader_seen = "host unknown", time.monotonic()
         self.store.set(f"host{self.rank}", self.host)
         self.store.set(f"beat{self.rank}", "0")
-        threading.Thread(target=self._send_heartbeats, daemon=True).start()
-        if self.rank:
-            threading.Thread(target=self._watch_leader, daemon=True).start()
+        watches = [self._send_heartbeats, *([self._watch_leader] if self.rank else [])]
+        self._threads = [threading.Thread(target=watch, daemon=True) for watch in watches]
+        for thread in self._threads:
+            thread.start()
 
     def set_timeout(self, seconds: float) -> None:
         """Set the timeout of `all_gather` from now on; a collective operation."""
@@ -225,6 +226,9 @@ class World:
     def close(self) -> None:
         """Leave the job, without waiting for the others."""
         self._closed.set()
+        # Python ends a thread that is in the store when the interpreter ends, and C++ aborts then.
+        for thread in self._threads:
+            thread.join(SILENT_SECONDS)  # no longer: the store may hang
         with suppress(RuntimeError, ValueError):
             dist.destroy_process_group()
 

@@ -83,7 +83,7 @@ def steps(
 ) -> Generator[Event, None, Ending]:
     """The steps, with evaluations and checkpoints when they are due; returns the Ending."""
     config = trainer.config
-    meter, overfitting = Meter(trainer), Overfitting(trainer)
+    meter, watch = Meter(trainer), LossWatch(trainer)
     trained = saved = perf_counter()
     too_large, warned = trainer.gradients.too_large, False
     size = len(loader.epoch(trainer.at.epoch)) if trainer.at.index else 1  # batches of the epoch
@@ -117,7 +117,7 @@ def steps(
             at.seconds = perf_counter() - budget.began
             epoch_ends, done = at.index >= size, progress(trainer, size, budget)
             meter.add(result)
-            overfitting.add(result)
+            watch.add(result)
             if meter.is_due() or epoch_ends or done >= 1.0:
                 yield meter.report(result, at.epoch + at.index / size, done)
             if epoch_ends:
@@ -141,7 +141,7 @@ def steps(
             if evaluated is not None:
                 at.seconds = budget.seconds()
                 yield evaluated
-                yield from overfitting.check(evaluated)
+                yield from watch.check(evaluated)
                 if not (at.evaluated or config.evaluate_max or config.minutes):
                     at.evaluated = affordable(len(subset), perf_counter() - began, began - trained)
                     if at.evaluated < len(subset):
@@ -338,11 +338,24 @@ class Meter(TrainingLoss):
         self.since += perf_counter() - paused
 
 
-class Overfitting(TrainingLoss):
-    """Reports once that the dev loss rises while the training loss falls."""
+class LossWatch(TrainingLoss):
+    """Reports once that training diverged, or that the dev loss rises while training's falls."""
+
+    first: float | None = None  # the loss of the first step, before anything was learned
+
+    def add(self, result: StepResult) -> None:
+        super().add(result)
+        if self.trainer.at.step == 1 and result.finite:
+            self.first = self.mean
 
     def check(self, evaluated: Evaluated) -> Iterator[Noticed]:
         at, dev = self.trainer.at, evaluated.scores["loss"]
+        if self.first is not None and dev > self.first + 2 * max(1.0, abs(self.first)):
+            yield Noticed(
+                f"step {at.step:,}: the loss on the dev set is {dev:.4g}, and was {self.first:.3f} "
+                f"before training: it diverges; lower train.rate ({self.trainer.config.rate:g})"
+            )
+            self.first = None
         if not self.count or at.rising >= RISING_EVALUATIONS:  # reported before
             return
         train = self.mean

@@ -10,6 +10,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
+from saccade.cli import exit_process
 from saccade.data.batches import Loader
 from saccade.distributed.world import join, leave
 from saccade.runs.folder import read_config, write_config
@@ -56,3 +57,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+    exit_process(0)

@@ -1,6 +1,7 @@
 """`torchrun -m saccade train`: processes that were started together train one run."""
 
 import signal
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,10 +10,11 @@ from typing import Any
 import pytest
 
 from saccade import config as c
+from saccade.distributed.world import VARIABLES, World
 from saccade.errors import ConfigError
 from saccade.runs.folder import read_config
 from saccade.training.launched import require_device
-from tests.distributed.kinds import Together, config_of, together
+from tests.distributed.kinds import Together, config_of, free_port, together
 from tests.helpers import run_through, weights
 
 PLAIN = {"schedule": "constant", "warmup": 0, "average": 0.9, "clip": 0.0}
@@ -282,3 +284,13 @@ def test_a_missing_rendezvous_is_one_line(tmp_path: Path) -> None:
     found = Together(1, *command, MASTER_ADDR="", **environment).wait(180)
     assert found[0][0] == 2
     assert "MASTER_ADDR not set" in found[0][2]
+
+
+def test_no_thread_is_left_when_a_job_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in zip(VARIABLES, ("0", "1", "127.0.0.1", str(free_port())), strict=True):
+        monkeypatch.setenv(name, value)
+    before = set(threading.enumerate())
+    world = World()
+    assert set(threading.enumerate()) > before
+    world.close()
+    assert set(threading.enumerate()) == before

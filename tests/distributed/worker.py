@@ -18,6 +18,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from saccade import config as c
+from saccade.cli import exit_process
 from saccade.data.batches import Loader
 from saccade.distributed import world as worlds
 from saccade.distributed.mesh import MeshRanks, layout_of
@@ -169,3 +170,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+    exit_process(0)

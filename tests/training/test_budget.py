@@ -14,7 +14,7 @@ from saccade.tasks.task import Evaluation, result_of
 from saccade.training import budget
 from saccade.training.budget import Budget, affordable, reported
 from saccade.training.events import Changed, Evaluated, Evaluating, Finished, Noticed
-from saccade.training.loop import Overfitting
+from saccade.training.loop import LossWatch
 from saccade.training.report import following, sentence, show, status
 from saccade.training.session import new_folder, resume, start
 from saccade.training.stop import Interrupted, Stop
@@ -262,15 +262,13 @@ def test_a_dev_loss_that_rises_is_said_once(tmp_path: Path) -> None:
     config = config_of(tmp_path)
     ready = prepare(config, tmp_path)
     trainer = Trainer(ready.task, ready.task.build(), tmp_path)
-    overfitting, said = Overfitting(trainer), []
+    watch, said = LossWatch(trainer), []
     dev = [2.0, 1.0, 1.2, 1.3, 1.05, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7, 0.9, 1.2, 1.3, 1.4]
     for step, loss in enumerate(dev):
         nll = torch.tensor(10 / (step + 1))
-        overfitting.add(StepResult(nll, 10, nll, 0.1, True, 0.5, False))
+        watch.add(StepResult(nll, 10, nll, 0.1, True, 0.5, False))
         trainer.at.step = step
-        said += [
-            (step, e.text) for e in overfitting.check(Evaluated(step, {"loss": loss}, False, 1.0))
-        ]
+        said += [(step, e.text) for e in watch.check(Evaluated(step, {"loss": loss}, False, 1.0))]
     ((step, text),) = said
     assert step == 7  # the third in a row
     assert "has risen from 1.000 to 1.400, and in training it fell from 0.500 to 0.125" in text
@@ -280,23 +278,23 @@ def test_a_dev_loss_that_rises_is_said_once(tmp_path: Path) -> None:
 def test_a_loss_below_0_rises_as_one_above(tmp_path: Path) -> None:
     ready = prepare(config_of(tmp_path), tmp_path)
     trainer = Trainer(ready.task, ready.task.build(), tmp_path)
-    overfitting, said = Overfitting(trainer), []
+    watch, said = LossWatch(trainer), []
     for step, loss in enumerate([-1.0, -2.0, -1.95, -1.95, -1.95, -1.7, -1.7, -1.7]):
         nll = torch.tensor(-10.0 - step)
-        overfitting.add(StepResult(nll, 10, nll, 0.1, True, 0.5, False))
+        watch.add(StepResult(nll, 10, nll, 0.1, True, 0.5, False))
         trainer.at.step = step
-        said += [step for _ in overfitting.check(Evaluated(step, {"loss": loss}, False, 1.0))]
+        said += [step for _ in watch.check(Evaluated(step, {"loss": loss}, False, 1.0))]
     assert said == [7]
 
 
 def test_a_dev_loss_that_rises_with_the_training_loss_is_no_overfitting(tmp_path: Path) -> None:
     ready = prepare(config_of(tmp_path), tmp_path)
     trainer = Trainer(ready.task, ready.task.build(), tmp_path)
-    overfitting, said = Overfitting(trainer), []
+    watch, said = LossWatch(trainer), []
     for step, loss in enumerate([1.0, 1.2, 1.4, 1.6, 1.8]):
         nll = torch.tensor(10.0 + step)
-        overfitting.add(StepResult(nll, 10, nll, 0.1, True, 0.5, False))
-        said += list(overfitting.check(Evaluated(step, {"loss": loss}, False, 1.0)))
+        watch.add(StepResult(nll, 10, nll, 0.1, True, 0.5, False))
+        said += list(watch.check(Evaluated(step, {"loss": loss}, False, 1.0)))
     assert not said
 
 
@@ -338,3 +336,14 @@ def test_other_threads_are_said_when_a_run_goes_on(tmp_path: Path) -> None:
     assert changed == Changed("threads", 1, 2)
     assert "last bits" in str(sentence(changed))
     assert '"event": "Changed", "key": "threads"' in (folder / "metrics.jsonl").read_text()
+
+
+def test_a_run_that_diverges_says_so_once(tmp_path: Path) -> None:
+    config = config_of(tmp_path)
+    train = config.train.model_copy(
+        update={"rate": 1000.0, "warmup": 0, "clip": 0.0, "evaluate_every": 5, "steps": 20}
+    )
+    events = run_through(config.model_copy(update={"train": train}), tmp_path / "run")
+    told = [e.text for e in events if isinstance(e, Noticed) and "diverges" in e.text]
+    assert len(told) == 1
+    assert "lower train.rate (1000)" in told[0]
