@@ -1,4 +1,4 @@
-"""The members of an ensemble: runs of one configuration and other seeds, inside the first run.
+"""The members of an ensemble: runs of one configuration with other seeds, inside the first run.
 
 RUN itself is the first; RUN/members/2, RUN/members/3, ... hold the same data and vocabularies, and
 are resumed like any run. Of each only the weights are needed to predict.
@@ -23,7 +23,7 @@ def member_folders(folder: Path, config: c.Config) -> list[Path]:
     return [folder / FOLDER / str(number) for number in range(2, config.train.seeds + 1)]
 
 
-def alone(config: c.Config) -> c.Config:
+def without_members(config: c.Config) -> c.Config:
     """The configuration of a run that has no other members."""
     return config.model_copy(update={"train": config.train.model_copy(update={"seeds": 1})})
 
@@ -39,12 +39,12 @@ def make_member(folder: Path, member: Path, config: c.Config, number: int) -> No
         if (folder / name).is_dir():
             shutil.copytree(folder / name, aside / name, copy_function=_link)
     seed = (config.seed + number - 1) % 2**63
-    write_config(aside, alone(config).model_copy(update={"seed": seed}), prepared=True)
+    write_config(aside, without_members(config).model_copy(update={"seed": seed}), prepared=True)
     aside.rename(member)
 
 
 def _link(source: str | Path, target: str | Path) -> None:
-    """The same file under another name; a copy where the disk has no such links."""
+    """A hard link, or a copy where the file system has none."""
     try:
         os.link(source, target)
     except OSError:

@@ -78,7 +78,7 @@ class Served:
         self.engine: Engine = LocalEngine(run.task, self.network)
         if cores() > 1 and torch.get_num_threads() == 1 and can_fork(self.network):
             self.engine = forked = ProcessEngine(run.task, self.network, 1)
-            forked.begin(default)  # while no model computes
+            forked.fork(default)  # while no model computes
 
     def close(self) -> None:
         self.engine.close()

@@ -311,7 +311,7 @@ class Forecast(Task):
                                limits=[H] * len(index))  # fmt: skip
                 values = torch.stack([one.values for one in paths])
                 values = values.view(len(rows), times, *values.shape[1:]).transpose(0, 1)
-                return _array(torch.stack([window.undone(path) for path in values]))
+                return _array(torch.stack([window.unframe(path) for path in values]))
 
             keys = (rows[:, None] * samples + np.arange(samples)).reshape(-1).tolist()
             mean = unrolled(expected(distribution), 1)[0]

@@ -41,15 +41,15 @@ from saccade.runs.machine import choose_device, choose_precision, require_memory
 from saccade.runs.run import Run, load
 from saccade.runs.start import (
     first_weights,
-    keep,
     pretrained_config,
     pretrained_run,
+    save_transferred,
     transfer_weights,
     unknown,
 )
-from saccade.runs.vectors import first_tables
+from saccade.runs.vectors import initial_embeddings
 from saccade.setup.choose import gather, survey_and_fill
-from saccade.setup.memory import keep_examples
+from saccade.setup.memory import write_examples
 from saccade.setup.paths import refuse_folder, run_folder
 from saccade.setup.prepare import Prepared, prepare, reopen
 from saccade.setup.start import vocabularies
@@ -140,7 +140,7 @@ def _train_on_memory(
     stored = folder / "examples"
     try:
         with writing(folder):
-            raw = keep_examples(raw, "settings", stored, train, dev)
+            raw = write_examples(raw, "settings", stored, train, dev)
         config, _, seen = fill(raw, "settings")
         return _finished(config, folder, seen, quiet)
     except (ConfigError, DataError):
@@ -317,12 +317,12 @@ def _prepare(
             require_loadable(folder, network)
             if config.start is not None and pretrained is not None:
                 weights, report = transfer_weights(config, pretrained, given, network)
-                keep(folder, weights)
+                save_transferred(folder, weights)
                 report += unknown(ready.task, given, ready.train, config.start.run)
                 del pretrained, weights
             if config.data.vectors:
-                weights, report = first_tables(ready.task, network, config.data.vectors)
-                keep(folder, weights)
+                weights, report = initial_embeddings(ready.task, network, config.data.vectors)
+                save_transferred(folder, weights)
             written = [path for path in sorted((folder / "data").iterdir()) if path.is_file()]
             entries = {path.name: (path.stat().st_size, digest(path)) for path in written}
             for path in (*written, *folder.glob("*.json")):

@@ -369,7 +369,7 @@ def test_the_header_of_a_tsv_file_is_no_input(tmp_path):
     for text in ("word\nword1\n\nword2\n", "phones\tword\nx\tword1\n\nx\tword2\n"):
         later = tmp_path / "later.tsv"
         later.write_text(text)
-        assert run.reads(later)
+        assert run.has_data_format(later)
         assert list(run.sources(later)) == [("word1",), ("",), ("word2",)]
     later.write_text("word1\n")
     assert list(run.sources(later)) == [("word1",)]

@@ -11,7 +11,7 @@ import saccade
 from saccade.config import read_toml
 from saccade.data.lines import Example
 from saccade.errors import ConfigError, DataError
-from saccade.setup.prepare import whereabouts
+from saccade.setup.prepare import locate_examples
 from saccade.training.session import resume
 from tests.helpers import SMALL, same_weights
 
@@ -52,7 +52,7 @@ def test_the_configuration_names_what_was_learned_from(run):
     assert Path(path) == run.folder / "examples" / "train.jsonl"
     rows = [json.loads(line) for line in Path(path).read_text().splitlines()]
     assert rows == [{"1": a, "2": b} for a, b in PAIRS]
-    assert whereabouts(run.task, [0]) == {0: f"{path}:1"}
+    assert locate_examples(run.task, [0]) == {0: f"{path}:1"}
 
 
 def test_a_run_from_memory_can_be_resumed(run, tmp_path):

@@ -15,7 +15,7 @@ from saccade.data.corpora import Examples
 from saccade.data.fields import Text
 from saccade.data.lines import Example
 from saccade.errors import ConfigError, DataError
-from saccade.models.networks import Network, own_guesses
+from saccade.models.networks import Network, scheduled_inputs
 from saccade.nn.dropout import WordDropout
 from saccade.nn.padded import pad
 from saccade.runs.run import load
@@ -210,9 +210,9 @@ def test_scheduled_sampling_replaces_a_share_by_guesses(tmp_path: Path) -> None:
     source = (pad([[5, 6, SPECIALS.eos]] * 50),)
     tokens = torch.tensor([[2, 5, 6, 7, 5]] * 50)
     memory = network.encode(source)  # type: ignore[union-attr,operator]
-    same = own_guesses(network, memory, tokens, 0.0)  # type: ignore[arg-type]
+    same = scheduled_inputs(network, memory, tokens, 0.0)  # type: ignore[arg-type]
     assert torch.equal(same, tokens)
-    mixed = own_guesses(network, memory, tokens, 1.0 - 1e-9)  # type: ignore[arg-type]
+    mixed = scheduled_inputs(network, memory, tokens, 1.0 - 1e-9)  # type: ignore[arg-type]
     assert torch.equal(mixed[:, 0], tokens[:, 0])
     with torch.inference_mode():
         decoder = network.decoder  # type: ignore[union-attr]

@@ -10,7 +10,7 @@ import torch
 
 import saccade
 from saccade.errors import CheckpointError, ConfigError, DataError
-from saccade.models.ensembles import together
+from saccade.models.ensembles import build_ensemble
 from saccade.models.networks import Classifier, Generator, Tagger
 from saccade.runs.folder import read_config
 from saccade.training.seeds import final_scores, other_seeds
@@ -79,7 +79,7 @@ def test_a_network_with_itself_is_itself(kind: str) -> None:
     source = source_batch()
     if kind == "translate":
         one = generator("lstm", "lstm_additive_cell")
-        both = together([one, one])
+        both = build_ensemble([one, one])
         assert isinstance(both, Generator)
         tokens = torch.randint(5, 20, (3, 4))
         with torch.inference_mode():
@@ -90,7 +90,7 @@ def test_a_network_with_itself_is_itself(kind: str) -> None:
         assert isinstance(label, Classifier | Tagger)
         if kind == "tag":
             source = type(source)(source.values, source.lengths, (source.values > 0).cumsum(1) - 1)
-        pair = together([label, label])
+        pair = build_ensemble([label, label])
         assert isinstance(pair, Classifier | Tagger)
         with torch.inference_mode():
             alone, said = label.logits((source,)), pair.logits((source,))
