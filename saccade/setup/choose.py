@@ -31,6 +31,7 @@ from saccade.setup.survey import Survey, survey, tag_separator
 
 VECTOR_TASKS = ("classify", "translate", "regress")  # that read columns of numbers as a source
 MAX_TO_HALLUCINATE = 1000  # examples of inflection: below, data hallucination helps
+MANY_STRINGS = 100_000  # pairs of strings: with more, a wide network that trains for longer
 MAX_TO_EDIT = 20_000  # pairs of strings: with more, attention is as good as an edit decoder
 
 
@@ -287,8 +288,10 @@ def _strings(seen: Survey, edits: bool) -> dict[str, Any]:
             seen.source_alphabet | seen.target_alphabet
         )
     joint = source == target and seen.one_script
-    width = 192 if n < 2000 else 256 if edits or n >= 300_000 else 192
-    dropout = 0.4 if n < 2000 else 0.3 if n < MAX_TO_EDIT else 0.2
+    many = n >= MANY_STRINGS and not edits
+    width = 512 if many else 256 if edits and n >= 2000 else 192
+    dropout = 0.4 if n < 2000 else 0.3 if n < MAX_TO_EDIT else 0.25 if many else 0.2
+    epochs = min(400, max(100, round(40 / max(n, 1) * 100) * 10))
     decoder: dict[str, Any] = {
         "kind": "recurrent",
         "dim": width,
@@ -310,13 +313,13 @@ def _strings(seen: Survey, edits: bool) -> dict[str, Any]:
         "encoder": {"kind": "recurrent", "dim": width, "num_layers": 2, "dropout": dropout},
         "decoder": decoder,
         "train": {
-            "rate": 2e-3,
+            "rate": 1e-3 if many else 2e-3,
             "batch_tokens": _batch_tokens(n, smallest=512, largest=2048),
             "label_smoothing": 0.0 if edits else 0.1,
-            "average": 0.995,
-            "warmup": 200,
+            "average": 0.999 if many else 0.995,
+            "warmup": 400 if many else 200,
         }
-        | _epochs(n, most=min(400, max(100, round(40 / max(n, 1) * 100) * 10)))
+        | _epochs(n, most=epochs, scale=11_000.0 if many else 5600.0)
         | ({"evaluate_every": 100} if n < 2000 else {}),  # an epoch is a few steps
         "decode": _decode(seen, per_character=True),
     }
