@@ -163,6 +163,8 @@ class Tag(TaskSettings):
     kind: Literal["tag"] = "tag"
     tokenizer: Tokenizer = Tokenizer(kind="bpe", size=4000)
     columns: dict[str, Reader] = Field(default={})  # the source, where it is a series of numbers
+    # labels mark spans as BIO, and so do predictions: an I-x follows B-x or I-x
+    spans: bool = False
 
     @model_validator(mode="after")
     def steps(self) -> Self:

@@ -25,6 +25,7 @@ from saccade.tasks.labels import LabelTask
 from saccade.tasks.language import LanguageModel
 from saccade.tasks.numbers import NumberTask
 from saccade.tasks.series import Series, distribution_of
+from saccade.tasks.tag import Tag
 from saccade.tasks.task import device_of
 from saccade.tasks.translate import Translate, references_of
 from saccade.tasks.vectors import WordVectors
@@ -188,7 +189,8 @@ def predict_labels(
         targets = [row.target] if isinstance(task, Classify) else labels_of(row.target)
         scored = [i for i, label in enumerate(targets) if label != UNSCORED]
         gold.append([str(targets[i]) for i in scored])
-        predicted.append([task.labels.label(int(table[i].argmax())) for i in scored])
+        best = task.likeliest(table) if isinstance(task, Tag) else table.argmax(-1).tolist()
+        predicted.append([task.labels.label(best[i]) for i in scored])
         p = table.softmax(-1)
         of_gold = [float(p[i, task.labels.index(str(targets[i]))]) for i in scored]
         mean_p.append(sum(of_gold) / max(len(of_gold), 1))

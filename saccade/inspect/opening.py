@@ -221,7 +221,7 @@ def labelled(run: Run, task: LabelTask, item: Item, target: str = "") -> LabelCa
         words = sources[0].words
         assert words is not None
         count = int(words.max()) + 1
-        ids = logits[:count].argmax(-1).tolist()
+        ids = task.likeliest(logits[:count])
         if target:
             given = target.split()
             if len(given) != count:

@@ -22,6 +22,7 @@ from saccade.data.layout import Layout, detect_layout
 from saccade.data.lines import Example, counted
 from saccade.data.sources import examples, read
 from saccade.errors import ConfigError, DataError
+from saccade.metrics.labels import is_bio
 from saccade.models.presets import expand
 from saccade.setup.media import media_defaults, media_tables
 from saccade.setup.numbers import number_defaults
@@ -31,6 +32,7 @@ from saccade.setup.survey import Survey, survey, tag_separator
 
 VECTOR_TASKS = ("classify", "translate", "regress")  # that read columns of numbers as a source
 MAX_TO_HALLUCINATE = 1000  # examples of inflection: below, data hallucination helps
+MAX_BROKEN_SPANS = 0.01  # of the sentences: mistakes; where there are more, IOB1 or no spans
 MANY_STRINGS = 100_000  # pairs of strings: with more, a wide network that trains for longer
 MAX_TO_EDIT = 20_000  # pairs of strings: with more, attention is as good as an edit decoder
 
@@ -398,8 +400,9 @@ def _tag(seen: Survey) -> dict[str, Any]:
     tokenizer: dict[str, Any] = {"kind": "word", "size": 30_000, "min_count": 2, "spelled": True}
     if all(len(word) == 1 for row in seen.first for word in row.source):
         tokenizer |= {"min_count": 1, "spelled": False}  # a sequence of symbols, such as a protein
+    spans = is_bio(seen.labels) and seen.broken_spans <= MAX_BROKEN_SPANS * seen.sampled
     return {
-        "task": {"tokenizer": tokenizer},
+        "task": {"tokenizer": tokenizer} | ({"spans": True} if spans else {}),
         "encoder": {"kind": "recurrent", "dim": 256, "num_layers": 2, "dropout": 0.4},
         "head": {"kind": "per_word", "dropout": 0.4},
         "train": {

@@ -13,6 +13,7 @@ import numpy as np
 
 from saccade.check.tally import longest_usual
 from saccade.data.lines import Example
+from saccade.decoding.spans import well_formed
 
 SAMPLED_EXAMPLES = 20_000  # with full statistics; the rest is only counted
 MAX_WORDS_PER_TARGET = 200  # of a target, at most
@@ -45,6 +46,8 @@ class Survey:
     target_alphabet: set[str] = field(default_factory=set)
     target_tokens: int = 0
     target_words: set[str] = field(default_factory=set)
+    labels: set[str] = field(default_factory=set)  # of words
+    broken_spans: int = 0  # sentences in which an I-x does not go on with a span of x
     first_cells: list[str] = field(default_factory=list)  # of the first source column
     side_cells: list[list[str]] = field(default_factory=list)  # of each source column but the first
 
@@ -139,6 +142,10 @@ def survey(
             seen.target_tokens += len(words)
             if len(seen.target_words) < MAX_WORDS:
                 seen.target_words.update(words)
+        elif row.target is not None:
+            if len(seen.labels) < MAX_WORDS:
+                seen.labels.update(row.labels)
+            seen.broken_spans += not well_formed(row.labels)
     return seen
 
 

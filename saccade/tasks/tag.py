@@ -12,7 +12,8 @@ from saccade.data.fields import Labels, Words
 from saccade.data.kinds import Readable
 from saccade.data.lines import Example, counted, labels_of
 from saccade.data.numbers import NumbersField
-from saccade.errors import DataError
+from saccade.decoding.spans import likeliest, permitted
+from saccade.errors import ConfigError, DataError
 from saccade.metrics import labels as metrics
 from saccade.models.networks import Tagger
 from saccade.nn.loss import label_loss
@@ -31,6 +32,22 @@ class Tag(LabelTask):
         for field in sources:
             if isinstance(field, NumbersField):
                 field.per_position = True
+        assert isinstance(config.task, c.Tag)
+        self.following: Tensor | None = None  # which label may follow which
+        if config.task.spans:
+            if not metrics.is_bio(self.labels.labels):
+                odd = next((x for x in self.labels.labels if x[0] not in "OBI"), "O")
+                message = f"labels are O, B-x and I-x; there is {odd!r}: set it to false"
+                raise ConfigError(f"task.spans: {message}")
+            self.following = permitted(self.labels.labels)
+            self.first = torch.tensor([label[0] != "I" for label in self.labels.labels])
+
+    def likeliest(self, logits: Tensor) -> list[int]:
+        """The labels (n,) of a sentence with these logits (n, labels)."""
+        if self.following is None:
+            return logits.argmax(-1).tolist()
+        log_probs = logits.float().log_softmax(-1).cpu()
+        return likeliest(log_probs, self.following, self.first).tolist()
 
     def encode(self, examples: Sequence[Example]) -> Corpus:
         corpus = super().encode(examples)
@@ -63,11 +80,12 @@ class Tag(LabelTask):
                 target, logits = batch.target, network.logits(batch.sources)
                 loss = label_loss(target.scored(logits), target.scored(target.values))
             right_rows, guess_rows = [], []
-            rows = zip(logits.argmax(-1), target.values, target.lengths.tolist(), strict=True)
+            rows = zip(logits, target.values.tolist(), target.lengths.tolist(), strict=True)
             for row, labels, n in rows:
-                scored = labels[:n] != UNSCORED_ID
-                guess_rows.append([name(i) for i in row[:n][scored].tolist()])
-                right_rows.append([name(i) for i in labels[:n][scored].tolist()])
+                scored = [i for i in range(n) if labels[i] != UNSCORED_ID]
+                best = self.likeliest(row[:n])
+                guess_rows.append([name(best[i]) for i in scored])
+                right_rows.append([name(labels[i]) for i in scored])
             return float(loss.nll), loss.count, right_rows, guess_rows
 
         for loss, tokens, right_rows, guess_rows in shared(range(len(batches)), evaluate_batch):
@@ -92,23 +110,24 @@ class Tag(LabelTask):
         between = "" if letters and self.config.data.units == "characters" else " "
 
         def predicted_tags(logits: Tensor) -> Prediction:
-            log_probs, best = logits.log_softmax(-1).max(-1)
-            tags = [self.labels.label(i) for i in best.tolist()]
+            log_probs, best = logits.log_softmax(-1), self.likeliest(logits)
+            tags = [self.labels.label(i) for i in best]
             tokens: tuple[Token, ...] = ()
             if request.details:
-                tokens = tuple(map(self._token, logits.log_softmax(-1)))
-            return Prediction(between.join(tags), float(log_probs.sum()), tokens=tokens)
+                tokens = tuple(map(self._token, log_probs, best))
+            score = float(log_probs[range(len(best)), best].sum())
+            return Prediction(between.join(tags), score, tokens=tokens)
 
         sources = [query.source for query in queries]
         each = self.logits(network, sources, request.decode.batch_tokens)
         return [predicted_tags(logits) for logits in each]
 
-    def _token(self, log_probs: Tensor) -> Token:
+    def _token(self, log_probs: Tensor, label: int) -> Token:
         """A word's label, its log-probability, and the likeliest labels with theirs."""
         best = log_probs.topk(min(ALTERNATIVES, len(log_probs)))
         names = [self.labels.label(i) for i in best.indices.tolist()]
         ranked = tuple(zip(names, best.values.tolist(), strict=True))
-        return Token(*ranked[0], ranked)
+        return Token(self.labels.label(label), float(log_probs[label]), ranked)
 
     def score(self, network: Tagger, examples: Sequence[Example]) -> list[tuple[float, int]]:
         results = []

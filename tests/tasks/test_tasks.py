@@ -14,6 +14,7 @@ from saccade.config import parse
 from saccade.data.corpora import Examples
 from saccade.data.fields import Text
 from saccade.data.lines import Example
+from saccade.decoding.spans import well_formed
 from saccade.errors import ConfigError, DataError
 from saccade.models.networks import Network, scheduled_inputs
 from saccade.nn.dropout import WordDropout
@@ -349,3 +350,33 @@ def test_media_of_one_name_in_several_folders_are_different_dev_examples(tmp_pat
     references = references_of(ready.dev_examples)
     assert len(references) == 40
     assert all(len(some) == 1 for some in references.values())
+
+
+def test_labels_of_spans_are_predicted_as_spans(tmp_path: Path) -> None:
+    """With random weights: whatever the network scores, what is written is well-formed."""
+    rows = ["a b c d\tO B-x I-x O", "b c a\tB-y I-y O", "c a b\tO O B-x"] * 10
+    (tmp_path / "train.tsv").write_text("".join(f"{row}\n" for row in rows))
+    config = {"train.steps": 1, "train.preflight": "off", "encoder.dim": 16}
+    run = saccade.train(
+        tmp_path / "train.tsv", task="tag", out=tmp_path / "run", settings=config, quiet=True
+    )
+    assert run.config.task.spans
+    with torch.no_grad():
+        for parameter in run.network.parameters():
+            parameter.normal_(0.0, 1.0)
+    lines = ["a b c d a b c d", "d c b a", "c"]
+    found = run.predict(lines)
+    assert all(well_formed(one.text.split()) for one in found)
+    run.task.following = None  # as without the setting
+    assert not all(well_formed(one.text.split()) for one in run.predict(lines))
+
+
+def test_labels_that_are_no_spans_are_left_alone(tmp_path: Path) -> None:
+    for number, labels in enumerate(("I-x I-x O", "N V N")):  # IOB1; parts of speech
+        path = tmp_path / f"{number}.tsv"
+        path.write_text("".join(f"a b {c}\t{labels}\n" for c in "abcdefgh" * 3))
+        raw, where = gather(path, task="tag")
+        assert not fill_config(raw, where)[0].task.spans
+    raw["task"] |= {"spans": True}
+    with pytest.raises(ConfigError, match=r"task.spans: labels are O, B-x and I-x; there is 'N'"):
+        prepare(fill_config(raw, where)[0], tmp_path)

@@ -1,0 +1,48 @@
+"""The likeliest labels of a sentence of which each may follow the one before: Viterbi 1967."""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+BEFORE_FIRST = "O"  # what may follow it may be first
+
+
+def permitted(labels: Sequence[str]) -> Bool[Tensor, "L L"]:
+    """Whether a label, the column, may follow another, the row, where labels mark spans as BIO.
+
+    I-x goes on with a span of x, so that it follows B-x or I-x; all others may follow any.
+    """
+    following = torch.ones(len(labels), len(labels), dtype=torch.bool)
+    for column, label in enumerate(labels):
+        if label[0] == "I":
+            following[:, column] = torch.tensor([one in ("B" + label[1:], label) for one in labels])
+    return following
+
+
+def well_formed(labels: Sequence[str]) -> bool:
+    """Whether every I-x follows B-x or I-x."""
+    pairs = zip([BEFORE_FIRST, *labels], labels, strict=False)
+    return all(label[0] != "I" or one in ("B" + label[1:], label) for one, label in pairs)
+
+
+def likeliest(
+    log_probs: Float[Tensor, "n L"], following: Bool[Tensor, "L L"], first: Bool[Tensor, "L"]
+) -> Int[Tensor, "n"]:
+    """The labels with the largest sum of log-probabilities, of those that may follow each other."""
+    best = log_probs.argmax(-1)
+    if len(best) == 0 or (first[best[0]] and following[best[:-1], best[1:]].all()):
+        return best
+    forbidden = torch.zeros(following.shape).masked_fill(~following, -torch.inf)
+    score, came_from = log_probs[0].masked_fill(~first, -torch.inf), []
+    for row in log_probs[1:]:
+        score, source = (score[:, None] + forbidden).max(0)
+        score = score + row
+        came_from.append(source)
+    label = score.argmax()
+    path = [label]
+    for source in reversed(came_from):
+        label = source[label]
+        path.append(label)
+    return torch.stack(path[::-1])
