@@ -22,6 +22,7 @@ from saccade.models.heads import Pooled
 from saccade.models.networks import Generator
 from saccade.nn.attention import Attention, CrossAttention, SelfAttention
 from saccade.nn.edits import Edits
+from saccade.nn.pointer import Pointer
 from saccade.nn.stems import Embedding
 from saccade.runs.run import Run
 from saccade.tasks.forecast import Forecast
@@ -101,7 +102,7 @@ def attends(network: nn.Module) -> bool:
     if isinstance(network, RecurrentDecoder):
         return network.attention is not None
     return any(
-        isinstance(module, SelfAttention | CrossAttention | Attention | Edits)
+        isinstance(module, SelfAttention | CrossAttention | Attention | Edits | Pointer)
         or (isinstance(module, Pooled) and module.pool == "attention")
         for module in network.modules()
     )

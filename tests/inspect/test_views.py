@@ -173,6 +173,25 @@ def test_a_layer_and_a_head_are_chosen(translator: Run) -> None:
     assert types == {"self", "cross"}
 
 
+@pytest.mark.parametrize("decoder", ["transformer", "lstm_additive_cell", "gru_off"])
+def test_a_copying_run_shows_what_it_copies_and_its_importance(
+    decoder: str, tmp_path: Path
+) -> None:
+    joint = {"kind": "translate", "joint": True}
+    run = small_run(tmp_path, decoder, task=joint, copy=True)
+    assert "attention" in kinds(run)
+    found = view(run, "abc", "attention", target="cba", ablate=True)
+    (copy,) = (module for module in found["modules"] if module["type"] == "copy")
+    assert (copy["rows"], copy["columns"], copy["shape"]) == ("target", "source", [4, 4])
+    case = generated(run, "abc", "cba")
+    with torch.inference_mode():
+        full = float(case.forward(1).sum())
+        run.network.decoder.pointer.gate.weight.zero_()
+        run.network.decoder.pointer.gate.bias.fill_(-1e4)
+        closed = float(case.forward(1).sum())
+    assert copy["importance"] == [pytest.approx(full - closed, abs=1e-3)]
+
+
 def test_two_sources_are_named_one_after_the_other(tmp_path: Path) -> None:
     task, network = small_task("inflect", tmp_path, "transformer")
     run = Run(tmp_path, task.config, task, network)
