@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from saccade.errors import ConfigError
-from saccade.inspect.case import Case, LanguageModelCase, grouped
+from saccade.inspect.case import Case, LanguageModelCase, go_on, grouped
 from saccade.inspect.packing import bytes_of, matrix, number, numbers
 from saccade.models.decoders import Decoder
 from saccade.models.heads import Pooled
@@ -210,6 +210,7 @@ def importance(case: Case, module: Module) -> list[float | None]:
     with torch.inference_mode():
         full = float(case.forward(1).sum())
         for start in range(0, heads, rows):
+            go_on()
             chunk = list(range(start, min(start + rows, heads)))
             with without(attention, chunk, heads):
                 ablated = case.forward(len(chunk)).sum(-1)

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 from starlette.responses import StreamingResponse
 
 from saccade.data.detect import is_media
+from saccade.inspect.case import TooLargeError, at_most
 from saccade.inspect.maps import AttentionMaps, attention_maps
 from saccade.inspect.opening import open_case
 from saccade.inspect.view import WITHOUT_INPUT, evaluating, view
@@ -320,7 +321,15 @@ def prompt_of(served: Served, item: Item) -> str:
 
 
 def view_of(service: Service, served: Served, item: Item, body: InspectBody) -> dict[str, Any]:
-    """A view of an input; called by the worker."""
+    """A view of an input; called by the worker. RequestError if its output is too large."""
+    try:
+        with at_most(service.settings.max_view_tokens):
+            return _view_of(service, served, item, body)
+    except TooLargeError as error:
+        raise RequestError(413, "too_large", str(error), "options") from None
+
+
+def _view_of(service: Service, served: Served, item: Item, body: InspectBody) -> dict[str, Any]:
     settings = body.options.model_extra or {}
     options = body.options.model_dump(exclude_unset=True, exclude=set(settings))
     if body.kind != "attention":

@@ -26,7 +26,7 @@ class ServeSettings:
     max_len: int = 2048  # tokens of an answer
     max_inputs: int = 256  # of a request
     max_input_tokens: int = 4096
-    max_view_tokens: int = 1024  # of an input that is inspected
+    max_view_tokens: int = 1024  # of an input that is inspected, and of its output
     seconds: float = 30.0  # deadline of a request
     body_seconds: float = 10.0  # in which a client has to send its request
 

@@ -9,7 +9,7 @@ import torch
 
 from saccade.data.lines import Example
 from saccade.errors import ConfigError, DataError
-from saccade.inspect.case import GeneratedCase
+from saccade.inspect.case import GeneratedCase, StoppedError, TooLargeError, at_most, stopped_by
 from saccade.inspect.opening import continued, generated
 from saccade.inspect.packing import axis_names, bytes_of, matrix, unpacked
 from saccade.inspect.terminal import text_of
@@ -250,6 +250,45 @@ def test_what_is_longer_than_the_positions_is_said(tmp_path: Path) -> None:
             view(run, "ab" * 40, kind)
     with pytest.raises(DataError, match="positions"):
         view(run, "ab", "tokens", target="ab" * 40)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("saliency", {"method": "integrated", "target": "cba"}),
+        ("saliency", {"method": "occlusion", "target": "cba"}),
+        ("flow", {"target": "cba"}),
+        ("attention", {"ablate": True, "target": "cba"}),
+        ("tokens", {}),
+        ("tree", {}),
+    ],
+)
+def test_a_view_ends_when_nobody_waits_for_it(
+    kind: str, options: dict[str, Any], tmp_path: Path
+) -> None:
+    run = small_run(tmp_path, encoder="lstm")
+    asked: list[int] = []
+
+    def cancelled() -> bool:
+        asked.append(1)
+        return len(asked) > 2
+
+    with pytest.raises(StoppedError), stopped_by(cancelled):
+        view(run, "abcd", kind, **options)
+    assert len(asked) <= 6
+    assert view(run, "abcd", kind, **options)["kind"] == kind
+
+
+def test_no_output_is_larger_than_is_permitted(translator: Run, writer: Run) -> None:
+    with at_most(6):
+        assert view(translator, "abc", "attention", target="cbacb")["text"] == "cbacb"
+        for kind in ("attention", "tokens", "saliency", "flow"):
+            with pytest.raises(
+                TooLargeError, match="the output has 7 tokens: views are of 6 at most"
+            ):
+                view(translator, "abc", kind, target="cbacba")
+        with pytest.raises(TooLargeError, match="7 tokens"):
+            view(writer, "abcd", "tokens", target="ef")
 
 
 def test_large_matrices_are_bytes() -> None:

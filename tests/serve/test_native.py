@@ -309,6 +309,10 @@ def test_a_body_beyond_the_limits_is_refused(runs: dict[str, Run]) -> None:
         refused(client, "predict", 413, "too_large", inputs=["a"] * 4)
         refused(client, "predict", 413, "too_large", inputs=["a" * 30])
         refused(client, "score", 413, "too_large", pairs=[["a", "b"]] * 4)
+    with TestClient(create_app(runs, ServeSettings(max_view_tokens=8)), base_url=BASE) as client:
+        body = {"run": "translator", "input": "abc", "options": {"target": "abcdabcd"}}
+        for kind in ("attention", "saliency", "tokens"):
+            refused(client, "inspect", 413, "too_large", kind=kind, **body)
 
 
 @pytest.mark.parametrize(
