@@ -10,6 +10,7 @@ from saccade.data.pictures import PictureField
 from saccade.data.sounds import SoundField
 from saccade.errors import ConfigError
 from saccade.inspect.beams import tree
+from saccade.inspect.case import Case
 from saccade.inspect.flow import flow
 from saccade.inspect.maps import attention_maps
 from saccade.inspect.media import caption_view, forecast_view, speech_view
@@ -18,6 +19,7 @@ from saccade.inspect.saliency import saliency
 from saccade.inspect.tables import embeddings, encodings, positions
 from saccade.inspect.tokens import labels, tokens
 from saccade.models.decoders import RecurrentDecoder
+from saccade.models.ensembles import ClassifierEnsemble, GeneratorEnsemble, TaggerEnsemble
 from saccade.models.heads import Pooled
 from saccade.models.networks import Generator
 from saccade.nn.attention import Attention, CrossAttention, SelfAttention
@@ -151,11 +153,28 @@ def _computed(run: Run, item: Item, kind: str, own: View, settings: View) -> Vie
             maps = attention_maps(case, own.pop("ablate", False))
             return maps.view(**own)
         case "saliency":
-            return saliency(case, **own)
+            note = use_one_network(case)
+            return saliency(case, **own) | note
         case _:
             if own.pop("untrained", False):
                 case.network = run.task.build().to(next(run.network.parameters()).device).eval()
-            return flow(case, **own)
+            note = use_one_network(case)
+            return flow(case, **own) | note
+
+
+def use_one_network(case: Case) -> View:
+    """Of an ensemble only the first member scores the case, which the returned note says.
+
+    Each member has vectors of its own for the positions: there is none that stands for all.
+    """
+    match case.network:
+        case GeneratorEnsemble(members=members) | ClassifierEnsemble(members=members):
+            case.network = members[0]
+        case TaggerEnsemble(members=members):
+            case.network = members[0]
+        case _:
+            return {}
+    return {"network": f"by the first of the {len(members)} networks of the ensemble"}
 
 
 @contextmanager

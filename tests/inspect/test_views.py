@@ -14,6 +14,7 @@ from saccade.inspect.opening import continued, generated
 from saccade.inspect.packing import axis_names, bytes_of, matrix, unpacked
 from saccade.inspect.terminal import text_of
 from saccade.inspect.view import kinds, view
+from saccade.models.ensembles import together
 from saccade.runs.run import Run
 from tests.small_runs import small_run, small_task
 
@@ -289,6 +290,23 @@ def test_no_output_is_larger_than_is_permitted(translator: Run, writer: Run) -> 
                 view(translator, "abc", kind, target="cbacba")
         with pytest.raises(TooLargeError, match="7 tokens"):
             view(writer, "abcd", "tokens", target="ef")
+
+
+@pytest.mark.parametrize("kind", ["translate", "classify", "tag"])
+def test_the_saliency_of_an_ensemble_is_that_of_its_first_member(kind: str, tmp_path: Path) -> None:
+    task, first = small_task(kind, tmp_path, "lstm")
+    other = small_task(kind, tmp_path, "lstm")[1]
+    alone = Run(tmp_path, task.config, task, first)
+    both = Run(tmp_path, task.config, task, together([first, other]))
+    item = "a b c" if kind == "tag" else "abc"
+    target = {"target": both.predict([item])[0].text}
+    for method in ("gradient", "occlusion", "integrated"):
+        found = view(both, item, "saliency", method=method, **target)
+        assert found.pop("network") == "by the first of the 2 networks of the ensemble"
+        assert found == view(alone, item, "saliency", method=method, **target)
+    found = view(both, item, "flow", **target)
+    assert "first of the 2 networks" in text_of(found)
+    assert found["inputs"] == view(alone, item, "flow", **target)["inputs"]
 
 
 def test_large_matrices_are_bytes() -> None:
