@@ -15,7 +15,7 @@ from saccade.setup.choose import fill_config, gather
 from saccade.setup.prepare import prepare
 from tests.helpers import GOLDEN, corpus
 from tests.serve.conftest import BASE
-from tests.small_runs import TORCH
+from tests.small_runs import TORCH, small_run
 
 TEXTS = ["abc", "d", "abcdab", "ab", "cc"]
 
@@ -71,6 +71,20 @@ def test_details_are_tokens_with_the_prefix_that_forces_them(client: TestClient)
         "predictions"
     ]
     assert forced["text"].startswith(other)
+
+
+def test_the_prefix_of_a_language_models_token_follows_the_prompt(tmp_path: Any) -> None:
+    words = {"kind": "language", "tokenizer": {"kind": "word"}}
+    run = small_run(tmp_path / "run", "transformer", kind="language", task=words)
+    with TestClient(create_app({"run": run}), base_url=BASE) as client:
+        body: dict[str, Any] = {"inputs": ["abc"], "settings": {"max_len": 3}, "details": True}
+        (found,) = ask(client, "predict", **body)["predictions"]
+        assert found["tokens"][0]["prefix"].startswith(" ")
+        assert found["text"] == "abc" + found["tokens"][2]["prefix"]
+        other = next(one for one in found["tokens"][1]["alternatives"] if one["prefix"])
+        body["inputs"] = ["abc" + other["prefix"]]
+        (forced,) = ask(client, "predict", **body)["predictions"]
+    assert forced["text"].startswith("abc" + other["prefix"])
 
 
 def test_what_the_model_cannot_read_is_counted(client: TestClient) -> None:
