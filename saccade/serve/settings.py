@@ -8,6 +8,7 @@ from math import inf
 from saccade.errors import ConfigError
 
 MAX_PORT = 65_535
+MAX_FIELDS = 300  # of a form
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
