@@ -61,6 +61,7 @@ OPTIONS: dict[str, set[str]] = {
     "positions": {"length", "part"},
     "embeddings": {"word", "n", "points"},
 }
+SHARED = {"seed", "length"}  # names of settings of the search, too
 SEARCHED = (
     "attention",
     "tree",
@@ -118,15 +119,25 @@ def view(run: Run, item: Item, kind: str, /, **options: Any) -> View:
     """
     if kind not in OPTIONS:
         raise ConfigError(f"no view {kind!r}: choose one of {', '.join(get_args(Kind))}")
-    options = dict(options.pop("settings", None) or {}) | options
+    own, settings = sorted_options(run, kind, dict(options.pop("settings", None) or {}) | options)
+    with evaluating(run.network):
+        return _computed(run, item, kind, own, settings)
+
+
+def sorted_options(run: Run, kind: str, options: View) -> tuple[View, View]:
+    """The options of a kind of view, and those of its search; ConfigError for what is neither."""
     own = {name: value for name, value in options.items() if name in OPTIONS[kind]}
     settings = {name: value for name, value in options.items() if name not in OPTIONS[kind]}
     searches = kind in SEARCHED and isinstance(run.task, GeneratingTask)
-    if settings and not searches:
+    foreign = (set().union(*OPTIONS.values()) - SHARED) & set(settings)
+    if foreign or (settings and not searches):
         known = ", ".join(sorted(OPTIONS[kind])) or "none"
-        raise ConfigError(f"{min(settings)}: no option of the view '{kind}'; its options: {known}")
-    with evaluating(run.network):
-        return _computed(run, item, kind, own, settings)
+        raise ConfigError(
+            f"{min(foreign or settings)}: no option of the view '{kind}'; its options: {known}"
+        )
+    if settings:
+        run.request(settings=settings)
+    return own, settings
 
 
 def _computed(run: Run, item: Item, kind: str, own: View, settings: View) -> View:

@@ -16,7 +16,7 @@ from saccade.data.detect import is_media
 from saccade.inspect.case import TooLargeError, at_most
 from saccade.inspect.maps import AttentionMaps, attention_maps
 from saccade.inspect.opening import open_case
-from saccade.inspect.view import WITHOUT_INPUT, evaluating, view
+from saccade.inspect.view import WITHOUT_INPUT, evaluating, sorted_options, view
 from saccade.runs.run import Run
 from saccade.serve.engine import Predict, Stream
 from saccade.serve.refusals import RequestError, problem_with
@@ -334,6 +334,7 @@ def _view_of(service: Service, served: Served, item: Item, body: InspectBody) ->
     options = body.options.model_dump(exclude_unset=True, exclude=set(settings))
     if body.kind != "attention":
         return view(served.run, item, body.kind, settings=settings, **options)
+    options, settings = sorted_options(served.run, body.kind, settings | options)
     thumbs = options.pop("thumbs", True)
     selected = {name: options.pop(name) for name in SELECTORS if name in options}
     key = json.dumps([served.name, body.input, options, settings], sort_keys=True)

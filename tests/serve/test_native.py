@@ -173,6 +173,25 @@ def test_settings_of_the_search_are_options_of_a_view(client: TestClient) -> Non
     ask(client, "inspect", **body, kind="attention", options={"kind": "beam", "width": 2})
 
 
+@pytest.mark.parametrize("kind", ["attention", "saliency", "tree"])
+@pytest.mark.parametrize("option", [{"word": "x"}, {"n": 3}, {"complete": False}])
+def test_an_option_of_another_view_is_refused(
+    client: TestClient, kind: str, option: dict[str, Any]
+) -> None:
+    body: dict[str, Any] = {"run": "translator", "input": "abcd", "kind": kind}
+    for more in ({}, {} if kind == "tree" else {"target": "abc"}):
+        error = refused(client, "inspect", 422, "settings", **body, options=option | more)
+        assert min(option) in error["message"]
+
+
+@pytest.mark.parametrize("option", [{"method": "gradient"}, {"position": 0}, {"width": 3}])
+def test_an_attention_that_needs_no_search_has_no_other_options(
+    client: TestClient, option: dict[str, Any]
+) -> None:
+    body: dict[str, Any] = {"run": "classify", "input": "abcd", "kind": "attention"}
+    refused(client, "inspect", 422, "settings", **body, options=option)
+
+
 def test_every_view_of_every_run_is_served(client: TestClient) -> None:
     inputs = {"table": "[0.5, 2.0, 1.0]"}
     for run in client.get("/api/v1/runs").json()["runs"]:
