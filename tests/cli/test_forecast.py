@@ -245,6 +245,10 @@ def test_what_a_forecast_has_not_is_refused(call: Call, run: Path) -> None:
     refused(call("predict", run, path, "--quantiles", "0.1,x"), "as in 0.1,0.5,0.9")
     refused(call("predict", run, path, "--quantiles", "1.5"), "between 0 and 1, not 1.5")
     refused(call("predict", run, path, "--nbest", "3"), "--nbest: a forecast does not search")
+    for words in ("--shard 1/2", "--fill x", "--neighbours x", "--analogy a b c"):
+        option, *values = words.split()
+        done = call("predict", run, path, option, *values)
+        refused(done, f"{option}: a forecast does not search")
     refused(call("evaluate", run, path, path), "one table of series, not 2")
 
 
