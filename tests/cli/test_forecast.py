@@ -89,6 +89,13 @@ def test_predict_adds_quantiles_and_samples(call: Call, run: Path) -> None:
     assert record["times"][0] == "2020-07-19"
 
 
+def test_a_long_window_to_look_into_is_no_name_of_a_file(call: Call, run: Path) -> None:
+    item = json.dumps({"series": "a", "past": [[0.12345 + i] for i in range(400)]})
+    assert len(item) > 4096
+    done = call("inspect", run, item, "--view", "forecast")
+    assert done.code == 0, done.err
+
+
 def test_predict_draws_a_picture(call: Call, run: Path, tmp_path: Path) -> None:
     picture = tmp_path / "f.png"
     assert call("predict", run, run.parent / "series.csv", "--plot", picture).code == 0
