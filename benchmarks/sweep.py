@@ -53,7 +53,7 @@ def _sigmorphon(size: str, languages: str) -> list[DataSet]:
 
 
 def _inflection(size: str) -> list[DataSet]:
-    columns = ("data.source=[0,2]", "data.target=1")  # the lemma and its tags; the form
+    columns = ("data.source=[1,3]", "data.target=2")  # the lemma and its tags; the form
     return [
         DataSet(
             f"{name} {size}",

@@ -32,7 +32,7 @@ from saccade.nn.padded import Padded, View
 from saccade.runs import checkpoints, files
 from saccade.runs.guard import check_ids, own_paths
 from saccade.runs.run import load
-from saccade.runs.start import TAKEN, first_weights
+from saccade.runs.start import START_WEIGHTS, first_weights
 from saccade.setup.prepare import reopen
 from saccade.tasks.generate import GeneratingTask
 from saccade.tasks.task import Task
@@ -271,7 +271,7 @@ def _in_training(sample: Sample, task: Task, folder: Path) -> Network:
     """The network as it is in training, for a run in another folder."""
     if sample.config.start is None:
         return copy.deepcopy(sample.network)
-    shutil.copyfile(sample.folder / TAKEN, folder / TAKEN)
+    shutil.copyfile(sample.folder / START_WEIGHTS, folder / START_WEIGHTS)
     network = first_weights(task.build_meta(), task.config, folder)  # with adapters
     files.load_weights(sample.folder / "model.safetensors", network)
     return network

@@ -1,7 +1,7 @@
 """The command line: parse, call one function, print. stdout is data, stderr is log.
 
-Exit 0 done, 1 a negative answer, 2 the user's mistake, 75 stopped by a signal with all saved.
-Heavy imports stand inside the commands, so that `saccade --help` is instant.
+Exit 0 done, 1 a negative result, 2 a usage error, 75 stopped by a signal with all saved.
+Heavy imports are inside the commands, so that `saccade --help` is fast.
 """
 
 import os
@@ -36,7 +36,7 @@ EPILOG = "\n\n".join(
         "saccade COMMAND --help.",
     )
 )
-USE, MAKE, LOOK, BRING = (
+USE_PANEL, TRAIN_PANEL, ANALYSE_PANEL, EXCHANGE_PANEL = (
     "Use a run",
     "Make a run",
     "Look at data and runs",
@@ -50,7 +50,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     epilog=EPILOG,
 )
-MISUSE: Any = typer.BadParameter.__mro__[2]  # ClickException, of whichever click typer brings
+CLICK_ERROR: Any = typer.BadParameter.__mro__[2]  # ClickException, of whichever click typer brings
 MAX_ERROR_LINES = 10
 
 
@@ -70,24 +70,24 @@ def options(
     """Sequence models: one command from a raw file to a model."""
 
 
-app.command(rich_help_panel=MAKE)(training.train)
-app.command(rich_help_panel=MAKE)(training.resume)
-app.command(rich_help_panel=USE)(predicting.predict)
-app.command(rich_help_panel=USE)(measuring.evaluate)
-app.command(rich_help_panel=USE)(measuring.score)
-app.command(rich_help_panel=USE)(measuring.exact)
-app.command(rich_help_panel=USE)(serving.serve)
-app.command(rich_help_panel=LOOK)(checking.check)
-app.command(rich_help_panel=LOOK)(looking.inspect)
-app.command(rich_help_panel=LOOK)(looking.compare)
-app.command(rich_help_panel=LOOK)(measuring.verify)
-app.command(rich_help_panel=LOOK)(planning.plan)
-app.command("import", rich_help_panel=BRING)(exchange.import_)
-app.command(rich_help_panel=BRING)(exchange.export)
+app.command(rich_help_panel=TRAIN_PANEL)(training.train)
+app.command(rich_help_panel=TRAIN_PANEL)(training.resume)
+app.command(rich_help_panel=USE_PANEL)(predicting.predict)
+app.command(rich_help_panel=USE_PANEL)(measuring.evaluate)
+app.command(rich_help_panel=USE_PANEL)(measuring.score)
+app.command(rich_help_panel=USE_PANEL)(measuring.exact)
+app.command(rich_help_panel=USE_PANEL)(serving.serve)
+app.command(rich_help_panel=ANALYSE_PANEL)(checking.check)
+app.command(rich_help_panel=ANALYSE_PANEL)(looking.inspect)
+app.command(rich_help_panel=ANALYSE_PANEL)(looking.compare)
+app.command(rich_help_panel=ANALYSE_PANEL)(measuring.verify)
+app.command(rich_help_panel=ANALYSE_PANEL)(planning.plan)
+app.command("import", rich_help_panel=EXCHANGE_PANEL)(exchange.import_)
+app.command(rich_help_panel=EXCHANGE_PANEL)(exchange.export)
 
 
 def _hint(option: str) -> str:
-    """What to write in place of an option that there is not, if it is the name of a setting."""
+    """The setting for an unknown option, if it is the name of one."""
     from saccade.config import owners_of
 
     keys = owners_of(option.removeprefix("--").replace("-", "_")) if option else []
@@ -95,10 +95,10 @@ def _hint(option: str) -> str:
 
 
 def main() -> NoReturn:
-    """The entry point: a user's mistake is a few lines and exit 2, never a traceback."""
+    """The entry point: a user's error is a short message and exit 2, never a traceback."""
     try:
         code = app(standalone_mode=False, prog_name="saccade")
-        if code == 130:  # typer has seen Ctrl-C first
+        if code == 130:  # typer has caught Ctrl-C
             raise KeyboardInterrupt
         sys.stdout.flush()
     except SaccadeError as error:
@@ -106,7 +106,7 @@ def main() -> NoReturn:
         shown, more = lines[:MAX_ERROR_LINES], len(lines) - MAX_ERROR_LINES
         say("\n".join([f"saccade: {shown[0]}", *shown[1:]] + [f"... and {more} more"] * (more > 0)))
         exit_process(2)
-    except MISUSE as error:
+    except CLICK_ERROR as error:
         error.show()
         if hint := _hint(getattr(error, "option_name", "")):
             say(hint)
@@ -115,12 +115,12 @@ def main() -> NoReturn:
         say("interrupted")
         with suppress(OSError):
             sys.stdout.flush()
-        os._exit(130)  # at once, whatever threads and libraries are still doing
+        os._exit(130)  # without waiting for threads
     exit_process(code or 0)
 
 
 def exit_process(code: int) -> NoReturn:
-    """End; at once under a launcher, as gloo's threads may abort an interpreter that shuts down."""
+    """Exit; under a launcher without cleanup, as gloo's threads may abort during shutdown."""
     if "RANK" in os.environ:
         with suppress(OSError):
             sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""The command that looks at data before there is a run: check."""
+"""The command that checks data before training: check."""
 
 import json
 from typing import Annotated
@@ -31,7 +31,7 @@ def check(
     """Find what is wrong with the data. Names file and line; exit 1 for errors or warnings."""
     from collections import Counter
 
-    from saccade.check.doctor import check as findings_of
+    from saccade.check.doctor import check as find_problems
     from saccade.check.findings import error, grouped, table
     from saccade.data.lines import Defect, counted
     from saccade.errors import DataError
@@ -46,13 +46,13 @@ def check(
 
             pretrained = pretrained_config(raw, where)
         settings_of_task, settings_of_data = task_and_data(raw, where, pretrained)
-        found = findings_of(settings_of_data, settings_of_task)
-    except DataError as problem:  # nothing can be read at all
+        findings = find_problems(settings_of_data, settings_of_task)
+    except DataError as problem:  # the data cannot be read at all
         if not isinstance(problem.defect, Defect):
             raise
-        found = iter([error(problem.defect)])
+        findings = iter([error(problem.defect)])
     levels: Counter[str] = Counter()
-    for finding in found if as_json else (groups := grouped(found)):
+    for finding in findings if as_json else (groups := grouped(findings)):
         levels[finding.level] += finding.count
         if as_json:
             print(json.dumps(finding.record(), ensure_ascii=False))

@@ -1,4 +1,4 @@
-"""Commands that bring models in and out: import, export."""
+"""Commands that import and export models: import, export."""
 
 from pathlib import Path
 from typing import Annotated

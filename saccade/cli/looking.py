@@ -1,4 +1,4 @@
-"""Commands that show what is inside of runs: inspect, compare."""
+"""Commands that analyse runs: inspect, compare."""
 
 import json
 from pathlib import Path
@@ -90,9 +90,9 @@ def inspect(
         "word": word,
     }
     chosen = {name: value for name, value in options.items() if value not in ("", None, False)}
-    whole = {"curves": curves, "worst": worst, "probes": probes, "strange": strange}
+    analyses = {"curves": curves, "worst": worst, "probes": probes, "strange": strange}
     decode = decode_settings(settings, None, False)
-    views = look(words, view, chosen, decode, {k: v for k, v in whole.items() if v}, out)
+    views = look(words, view, chosen, decode, {k: v for k, v in analyses.items() if v}, out)
     if out is not None:
         folders = words if curves else words[:1]
         names = " and ".join(Path(one).resolve().name for one in folders)
@@ -125,15 +125,15 @@ def compare(
     from saccade.runs.run import load
 
     wanted = decode_settings(settings, None, False)
-    found = compare_runs(load(first), load(second), data, wanted, samples, lines)
+    comparison = compare_runs(load(first), load(second), data, wanted, samples, lines)
     if out is not None:
-        write([found], out, f"{first.resolve().name} and {second.resolve().name}")
+        write([comparison], out, f"{first.resolve().name} and {second.resolve().name}")
         say(f"written to {out}")
     if as_json:
-        print(json.dumps(found, ensure_ascii=False))
+        print(json.dumps(comparison, ensure_ascii=False))
         return
-    print("\n".join(text_of(found)))
-    for line in found["differ_most"]:
+    print("\n".join(text_of(comparison)))
+    for line in comparison["differ_most"]:
         say(f"line {line['line']}: {one_line(line['source'])}")
         say(f"  right:  {one_line(line['target'])}")
         say(f"  first:  {one_line(line['first'])}  ({line['values'][0]:.4g})")

@@ -53,7 +53,7 @@ def evaluate(
     tune_malloc()
     wanted = decode_settings(settings, engine, int8)
     device = device_for(wanted)
-    fellows = [load(other, device) for other in others or []]
+    ensemble = [load(other, device) for other in others or []]
     model = load(run, device)
     model.root = media_root(settings)
     table = None
@@ -61,7 +61,7 @@ def evaluate(
         from saccade.inspect.confusion import confusion, label_lines, matrix_lines
 
         table = confusion(model, data or [])
-    scores = following(model.evaluating(*(data or []), settings=wanted, others=fellows))
+    scores = following(model.evaluating(*(data or []), settings=wanted, others=ensemble))
     if as_json:
         more = (
             {} if table is None else {key: table[key] for key in ("labels", "counts", "by_label")}
@@ -95,19 +95,19 @@ def score(
     model = load(run)
     model.root = media_root(settings)
     numbers = model.config.task.target_type == "numbers"
-    things, measure = ("rows", "nats") if numbers else ("tokens", "perplexity")
+    unit, rate = ("rows", "nats") if numbers else ("tokens", "perplexity")
 
-    def measured(log_p: float, count: int) -> float:
+    def per_unit(log_p: float, count: int) -> float:
         nats = -log_p / max(count, 1)
         return nats if numbers else exp(min(nats, 700.0))
 
     for log_p, count in model.score(*data):
         total, tokens = total + log_p, tokens + count
         if as_json:
-            print(json.dumps({"log_p": log_p, things: count, measure: measured(log_p, count)}))
+            print(json.dumps({"log_p": log_p, unit: count, rate: per_unit(log_p, count)}))
         else:
-            print(f"{log_p:.4f}\t{count}\t{measured(log_p, count):.4f}")
-    say(f"{total:.4f} for {tokens:,} {things}: {measure} {measured(total, tokens):.4f}")
+            print(f"{log_p:.4f}\t{count}\t{per_unit(log_p, count):.4f}")
+    say(f"{total:.4f} for {tokens:,} {unit}: {rate} {per_unit(total, tokens):.4f}")
 
 
 def exact(

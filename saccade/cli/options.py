@@ -1,4 +1,4 @@
-"""What several commands share: their arguments, and what is made of `--set`."""
+"""The common arguments of commands, and the parsing of `--set`."""
 
 import signal
 import sys
@@ -69,7 +69,7 @@ def say(text: str) -> None:
 def gather_settings(
     data: list[str], task: str | None, dev: list[str] | None, settings: list[str] | None
 ) -> tuple[dict[str, Any], str]:
-    """What the user said on the command line or in a file, and what to call it in messages."""
+    """The settings from the command line or a file, and their name in messages."""
     from saccade.config import assign_text
     from saccade.setup.choose import gather
 
@@ -80,7 +80,7 @@ def gather_settings(
 
 
 def decode_settings(settings: list[str] | None, engine: str | None, int8: bool) -> dict[str, Any]:
-    """What the user said of decoding on the command line, as keys of the table `decode`."""
+    """The decoding settings of the command line, as keys of the table `decode`."""
     from saccade.config import assign_text, owners_of
     from saccade.errors import ConfigError
 
@@ -90,9 +90,9 @@ def decode_settings(settings: list[str] | None, engine: str | None, int8: bool) 
     raw.get("data", {}).pop("root", None)  # see media_root
     if set(raw) - {"decode", "data"} or raw.get("data"):
         keys = [setting.partition("=")[0].strip() for setting in settings or []]
-        meant = [key for key in keys if f"decode.{key}" in owners_of(key)]
-        if meant:
-            raise ConfigError(f"--set {meant[0]}: did you mean decode.{meant[0]}?")
+        suggestions = [key for key in keys if f"decode.{key}" in owners_of(key)]
+        if suggestions:
+            raise ConfigError(f"--set {suggestions[0]}: did you mean decode.{suggestions[0]}?")
         raise ConfigError(
             "--set: only the keys of decode can be changed here, as in --set decode.alpha=0.6; "
             "the rest was settled in training"
@@ -103,7 +103,7 @@ def decode_settings(settings: list[str] | None, engine: str | None, int8: bool) 
 
 
 def media_root(settings: list[str] | None) -> str:
-    """The folder that paths to media in data files may lead to; "" is that of each file."""
+    """The root folder of media paths in data files; "" is the folder of each file."""
     from saccade.config import assign_text
 
     raw: dict[str, Any] = {}
@@ -113,11 +113,11 @@ def media_root(settings: list[str] | None) -> str:
 
 
 def device_for(decode: dict[str, Any]) -> Literal["auto", "cpu"]:
-    """Where to load models for these settings: 8-bit weights are for a CPU."""
+    """The device to load models on for these settings: 8-bit weights are for a CPU."""
     return "cpu" if decode.get("int8") else "auto"
 
 
 def end_quietly() -> None:
-    """Let the process end when its reader has seen enough, as `head` has, like any other filter."""
+    """Let SIGPIPE end the process when its reader closes the pipe, as `head` does."""
     if hasattr(signal, "SIGPIPE"):
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)

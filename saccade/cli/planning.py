@@ -67,12 +67,12 @@ def _scaling(
 ) -> None:
     from dataclasses import asdict
 
-    from saccade.plan.scaling import extrapolate, fit, further, trial_of
+    from saccade.plan.scaling import extrapolate, fit, larger_points, trial_of
     from saccade.plan.table import scaling_lines
 
     trials = [trial_of(run) for run in runs]
     law = fit(trials)
-    forecasts = [extrapolate(trials, *point) for point in further(trials, parameters, tokens)]
+    forecasts = [extrapolate(trials, *point) for point in larger_points(trials, parameters, tokens)]
     if as_json:
         print(json.dumps({"law": asdict(law), "forecasts": [asdict(one) for one in forecasts]}))
         return

@@ -1,4 +1,4 @@
-"""The command that uses runs: predict."""
+"""The command that runs models: predict."""
 
 import os
 import shlex
@@ -137,12 +137,12 @@ def predict(
     tune_malloc()
     device = device_for(wanted)
     model = load(run, device)
-    fellows = [load(other, device) for other in others or []]
+    ensemble = [load(other, device) for other in others or []]
     if model.config.task.kind == "forecast":
         from saccade.inspect.forecast import show
 
-        useless = {"--width": width, "--prefix": prefix, "--prefixes": prefixes, "--with": others}
-        useless |= {
+        invalid = {"--width": width, "--prefix": prefix, "--prefixes": prefixes, "--with": others}
+        invalid |= {
             "--number": number,
             "--stream": stream,
             "--shard": shard,
@@ -152,7 +152,7 @@ def predict(
             "--details": details,
             "--nbest": nbest > 1 and not sample,
         }
-        options = [name for name, value in useless.items() if value]
+        options = [name for name, value in invalid.items() if value]
         print(show(model, file, quantiles, nbest if sample else 0, wanted, plot, as_json, options))
         return
     if quantiles or plot:
@@ -166,35 +166,35 @@ def predict(
         say("reading lines from standard input, until Ctrl-D")
     unknown: list[Unknown] = []
     model.root = media_root(settings)
-    asked = neighbours or " ".join(analogy or ())
-    nbest = NEIGHBOURS if asked and nbest == 1 else nbest
-    inputs: Any = model.sources(file) if file and model.reads(file) else input_rows(file)
-    alone, before = file is not None and model.is_input(file), 0
+    words = neighbours or " ".join(analogy or ())
+    nbest = NEIGHBOURS if words and nbest == 1 else nbest
+    inputs: Any = model.sources(file) if file and model.has_data_format(file) else input_rows(file)
+    single, skipped = file is not None and model.is_input(file), 0
     if shard:
         part = Part.parse(shard)
-        if file is None or not named or alone or asked or fill or stream or not file.is_file():
+        if file is None or not named or single or words or fill or stream or not file.is_file():
             raise ConfigError("--shard is for a file of lines: name one, and leave out --stream")
-        if model.reads(file):
+        if model.has_data_format(file):
             total = sum(1 for _ in inputs)
-            before, last = (total * n // part.count for n in (part.number, part.number + 1))
-            inputs = islice(model.sources(file), before, last)
+            skipped, last = (total * n // part.count for n in (part.number, part.number + 1))
+            inputs = islice(model.sources(file), skipped, last)
         else:
-            before, inputs = part_of_lines(file, part)
-    if alone:  # not a list of inputs
+            skipped, inputs = part_of_lines(file, part)
+    if single:  # the file is a single input
         inputs = [str(file)]
     if fill:
         model.require_fill(file)
-        inputs, name, alone = [fill], "--fill", True
-    if asked:
+        inputs, name, single = [fill], "--fill", True
+    if words:
         model.require_vectors()
-        inputs, alone = [asked], True
+        inputs, single = [words], True
     if stream:
-        lone = (
+        plain = (
             nbest == 1
             and (width or 1) == 1
             and not (prefix or prefixes or others or as_json or number)
         )
-        if not lone or int8 or engine == "ctranslate2":
+        if not plain or int8 or engine == "ctranslate2":
             raise ConfigError(
                 "--stream writes one answer, greedy or with --sample, and takes --set; leave out "
                 "--width, --nbest, --number, "
@@ -205,40 +205,42 @@ def predict(
             if isinstance(item, Defect):
                 raise DataError(f"{item.where}: {item.message}")
             for piece in model.stream_text(
-                item, number=i, request=request, file=None if alone else name
+                item, number=i, request=request, file=None if single else name
             ):
                 print(one_line(piece), end="", flush=True)
             print(flush=True)
             if some := model.unknown(item):
-                unknown.append(Unknown(model.place(i, name), len(some), some))
+                unknown.append(Unknown(model.location(i, name), len(some), some))
         if unknown:
             say(warning_of_unknown(unknown, model.task))
         return
     scored = as_json or nbest > 1
     request = model.request(
-        nbest=nbest, settings=wanted, scored=scored, details=details, others=fellows
+        nbest=nbest, settings=wanted, scored=scored, details=details, others=ensemble
     )
     if prefix or prefixes:
         model.check_prefix(prefix)
-    begin: Any = islice(input_lines(prefixes), before, None) if prefixes else repeat(prefix)
+    begins: Any = islice(input_lines(prefixes), skipped, None) if prefixes else repeat(prefix)
     at_once = 1 if not named and sys.stdin.isatty() else LINES_AT_ONCE
-    lost = 0
-    found = model.stream(inputs, request, begin, at_once, None if alone else name, before + 1)
+    failed = 0
+    answers = model.stream(inputs, request, begins, at_once, None if single else name, skipped + 1)
     with model:  # its processes end with it, also when it is interrupted
-        path = file if named and not alone and not shard else None
-        for i, one in enumerate(counting(found, path), before + 1):
-            if one.problem and (asked or fill):
-                raise ConfigError(one.problem)
-            if one.problem:
-                lost += 1
-                say(f"{model.place(i, name)}: {one.problem}; left empty")
-            if one.unknown:
-                unknown.append(Unknown(model.place(i, name), one.unknown, one.unknown_units))
-            lines = printed(one, nbest, as_json, model.task)
+        path = file if named and not single and not shard else None
+        for i, answer in enumerate(counting(answers, path), skipped + 1):
+            if answer.problem and (words or fill):
+                raise ConfigError(answer.problem)
+            if answer.problem:
+                failed += 1
+                say(f"{model.location(i, name)}: {answer.problem}; left empty")
+            if answer.unknown:
+                unknown.append(
+                    Unknown(model.location(i, name), answer.unknown, answer.unknown_units)
+                )
+            lines = printed(answer, nbest, as_json, model.task)
             print("\n".join(f"{i}\t{line}" for line in lines) if number else "\n".join(lines))
     if unknown:
         say(warning_of_unknown(unknown, model.task))
-    if lost:
-        say(f"{lines_in_words(lost)} could not be answered: left empty")
-    if prefixes and not shard and next(begin, None) is not None:
+    if failed:
+        say(f"{lines_in_words(failed)} could not be answered: left empty")
+    if prefixes and not shard and next(begins, None) is not None:
         say(f"{prefixes}: more lines than there were inputs; the last ones were not used")

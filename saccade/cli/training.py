@@ -45,14 +45,14 @@ def train(
 
     _quiet_torch()
     with Stop() as stop:
-        if "RANK" not in os.environ:  # of several processes one speaks for all
+        if "RANK" not in os.environ:  # else rank 0 reports for all
             from saccade.setup.paths import refuse_paths
 
             refuse_paths(gather_settings(data, task, dev, settings)[0], out)
         from saccade.training.launched import agreed, follow, launched_job
         from saccade.training.session import fill, new_folder, start
 
-        def gathered() -> tuple[dict[str, Any], str]:
+        def gather() -> tuple[dict[str, Any], str]:
             raw, where = gather_settings(data, task, dev, settings)
             if seeds is not None:
                 raw["train"] = {**raw.get("train", {}), "seeds": seeds}
@@ -61,7 +61,7 @@ def train(
             return raw, where
 
         with launched_job(stop) as world:
-            raw, where = agreed(world, gathered, lambda found: found[0]["data"].get("train"))
+            raw, where = agreed(world, gather, lambda found: found[0]["data"].get("train"))
             if world is not None and world.rank:
                 raise typer.Exit(follow(world, stop))
             try:
@@ -72,10 +72,10 @@ def train(
                 raise typer.Exit(EXIT_CODE) from None
             folder = new_folder(config, out)
             say(f"{config.data.train[0]}: {reason}")
-            if both := [name for name in config.data.dev if name in config.data.train]:
-                say(f"{both[0]}: is learned from and measured on: metrics tell what is memorised")
+            if shared := [name for name in config.data.dev if name in config.data.train]:
+                say(f"{shared[0]}: is learned from and measured on: metrics tell what is memorised")
             _follow(start(config, folder, stop, seen), folder)
-            _follow_seeds(folder, stop)
+            _follow_seeds(folder, stop, {"data.root": config.data.root})
 
 
 def resume(
@@ -99,15 +99,15 @@ def resume(
         from saccade.training.launched import agreed, follow, launched_job
         from saccade.training.session import resume as go_on
 
-        def gathered() -> tuple[dict[str, Any], Any]:
-            then, _ = read_settings(run)  # is it a run at all?
+        def gather() -> tuple[dict[str, Any], Any]:
+            previous, _ = read_settings(run)  # is it a run at all?
             raw: dict[str, Any] = {}
             for setting in settings or []:
                 assign_text(raw, setting)
-            return raw, then
+            return raw, previous
 
         with launched_job(stop) as world:
-            raw, _ = agreed(world, gathered, lambda found: None)
+            raw, _ = agreed(world, gather, lambda found: None)
             if world is not None and world.rank:
                 raise typer.Exit(follow(world, stop))
             _follow(go_on(run, stop, flat(raw)), run)
@@ -115,7 +115,7 @@ def resume(
 
 
 def _quiet_torch() -> None:
-    """Have torch keep its stack traces of lost connections to itself: we say who is lost."""
+    """Suppress torch's stack traces of lost connections: our message names the lost process."""
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # read when torch is imported
 
 
@@ -124,8 +124,8 @@ def _stopped(folder: Path) -> NoReturn:
     raise typer.Exit(75)
 
 
-def _follow(events: Any, folder: Path, whole: Path | None = None) -> None:
-    """Show a training run to its end; once stopped it is the `whole` that can be resumed."""
+def _follow(events: Any, folder: Path, resumed: Path | None = None) -> None:
+    """Show a training run to its end; if it is stopped, `resumed` is the run to resume."""
     from saccade.training.events import Finished, Prepared
     from saccade.training.report import show
 
@@ -133,23 +133,23 @@ def _follow(events: Any, folder: Path, whole: Path | None = None) -> None:
         if isinstance(event, Prepared) and not event.start:
             say(f"all settings are in {folder / 'config.toml'}")
         if isinstance(event, Finished) and event.stopped:
-            _stopped(whole or folder)
+            _stopped(resumed or folder)
         if isinstance(event, Finished):
             for name, value in event.scores.items():
                 print(f"{name}\t{value:.4f}")
 
 
 def _follow_seeds(folder: Path, stop: Any, limits: dict[str, Any] | None = None) -> None:
-    """The same with the run's other seeds; then a table, and what can be done with the whole."""
+    """The same with the run's other seeds; then a table, and the next command."""
     from saccade.runs.folder import read_config
     from saccade.training.seeds import compare_seeds, other_seeds
 
-    config = read_config(folder)
+    config, root = read_config(folder), (limits or {}).get("data.root", "")
     for number, (member, events) in enumerate(other_seeds(folder, stop, limits), 2):
         say(f"seed {number} of {config.train.seeds}")
         _follow(events, member, folder)
     if config.train.seeds > 1:
         print("metric\tmean\tdeviation\tensemble")
-        for name, middle, spread, together in compare_seeds(folder, config).rows():
-            print(f"{name}\t{middle:.4f}\t{spread:.4f}\t{together:.4f}")
+        for name, mean, spread, ensemble in compare_seeds(folder, config, str(root)).rows():
+            print(f"{name}\t{mean:.4f}\t{spread:.4f}\t{ensemble:.4f}")
     say(f"the run is in {folder}; next: saccade predict {shlex.quote(str(folder))} FILE")

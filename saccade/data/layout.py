@@ -174,6 +174,8 @@ def _table_layout(
 ) -> Layout:
     """The layout of a table, with or without a header."""
     rows, width, separator = _table_of(form, lines)
+    if form == "csv" and not rows:
+        raise FileError("quotes", name, "no row: a quote is not closed", 1)
     given = (*source_columns(data), *data.vector, data.target, data.mask)
     header = data.header
     if header is None:
@@ -301,7 +303,12 @@ def _format(
         filled and filled[0][0] == "{" and json_object(filled[0])
     ):
         return "jsonl"
-    if name.endswith(".json") and target_type != "none" and filled[0].lstrip()[:1] in ("[", "{"):
+    if (
+        name.endswith(".json")
+        and target_type != "none"
+        and filled
+        and filled[0].lstrip()[:1] in ("[", "{")
+    ):
         raise FileError("json", name, "one JSON value over all of the file")
     if name.endswith(".csv"):
         return "csv"
@@ -375,7 +382,7 @@ def _roles(
     label_columns = [column for column in free if _are_labels(columns[column])]
     source, target = data.source, data.target
     named, label = usual_keys(columns)
-    if not kind and target is None and list(named) == list(columns):
+    if not kind and target is None and columns and list(named) == list(columns):
         usual = USUAL_TASK["none"]
         return Layout(form, usual, named, None, f"one text, {named[0]!r}: {usual}")
     if not labelled:

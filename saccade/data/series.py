@@ -308,8 +308,9 @@ class Reading:
 
     def _require_known(self, names: Sequence[str]) -> None:
         """Note the first series that was not in the training data."""
+        known = set(names)
         for line, owner in zip(self.lines, self.owners, strict=True):
-            if owner not in names:
+            if owner not in known:
                 message = f"the series {owner[:40]!r} was not in the training data"
                 self.complain("series", line, message)
                 return

@@ -30,6 +30,7 @@ ISO = {*FORMATS[:4], "%Y-%m-%d"}
 TIME_NAMES = re.compile(
     r"(date|time|timestamp|datetime|ds|year|month|week|day|period|hour)s?", re.I
 )
+REGULAR = 2.0  # times of the other's: steps are of like sizes below it, as months are
 USUAL_SHARE = 0.8  # of the cells in a column of times must be times
 NUMBER = "number"  # the format of integers
 Unit = Literal["number", "second", "month", "weekday"]
@@ -47,11 +48,17 @@ def form_of(cells: Sequence[str]) -> str | None:
         return "%Y%m%d" if dates else NUMBER
     fitting = [form for form in FORMATS if parsed(cells[0], form) is not None]
     fitting = [form for form in fitting if all(parsed(cell, form) is not None for cell in cells)]
-    for form in fitting:  # day or month first, as in 3/4/2020: the one by which times increase
+    if len(fitting) < 2:
+        return fitting[0] if fitting else None
+    # day or month first, as in 3/4/2020: the one by which times increase, in steps of like sizes
+    spreads = {}
+    for form in fitting:
         times = [parsed(cell, form) or 0 for cell in cells]
-        if all(a < b for a, b in pairwise(times)):
-            return form
-    return fitting[0] if fitting else None
+        steps = [b - a for a, b in pairwise(times)]
+        if steps and min(steps) > 0:
+            spreads[form] = max(steps) / min(steps)
+    regular = [form for form, spread in spreads.items() if spread < REGULAR]
+    return [*regular, *spreads, *fitting][0]
 
 
 def usual_form(cells: Sequence[str]) -> str | None:
@@ -187,8 +194,10 @@ def clock_of(times: Sequence[int], form: str) -> Clock | int:
     if usual >= 28 * DAY:  # months differ in length
         months = [units_of(time, "month") for time in times]
         day = max(date.day for date in dates)
-        usual = Counter(b - a for a, b in pairwise(months)).most_common(1)[0][0]
-        return _checked(Clock(form, "month", months[0], max(usual, 1), day, seconds), times)
+        step = Counter(b - a for a, b in pairwise(months)).most_common(1)[0][0]
+        by_month = _checked(Clock(form, "month", months[0], max(step, 1), day, seconds), times)
+        by_days = _checked(Clock(form, "second", times[0], usual), times)
+        return by_days if isinstance(by_month, int) and isinstance(by_days, Clock) else by_month
     weekdays = all(date.weekday() < 5 for date in dates)
     if usual == DAY and weekdays and differences[3 * DAY] * 8 > len(times):
         origin = units_of(times[0], "weekday")

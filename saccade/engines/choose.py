@@ -11,7 +11,7 @@ import torch
 from saccade import config as c
 from saccade.data.parallel import cores
 from saccade.engines.ctranslate2 import CTranslate2Engine
-from saccade.engines.export import why_not
+from saccade.engines.export import unsupported
 from saccade.engines.local import Engine, LocalEngine, Pending
 from saccade.engines.processes import ProcessEngine
 from saccade.errors import ConfigError
@@ -25,30 +25,32 @@ MIN_QUERIES = 32  # at once, for which packed weights and other processes are wo
 
 
 class Engines:
-    """The engines of one model: made when they are first needed, and kept until `close`."""
+    """The engines of one model: created lazily, and kept until `close`."""
 
     def __init__(self, task: Task, network: torch.nn.Module, exported: Callable[[], Path | None]):
-        """`exported` says where the model is in CTranslate2's format, vetted, if it is."""
+        """`exported` gives the checked export in CTranslate2's format, if there is one."""
         self.task, self.network, self.exported = task, network, exported
         self._engines: dict[tuple[object, ...], Engine] = {}
         self._packed: dict[bool, torch.nn.Module] = {}  # by int8
-        self._unfit: str | None = None  # why CTranslate2 cannot run this model, once it is known
+        self._unsupported: str | None = (
+            None  # why CTranslate2 cannot run this model, once it is known
+        )
 
     def submit(self, queries: Sequence[Query], request: Request) -> Pending:
-        """Begin to predict, with the engine that suits the request and the number of queries."""
+        """Start predictions with the best engine for the request and the number of queries."""
         return self.choose(request, len(queries)).submit(queries, request)
 
     def choose(self, request: Request, queries: int = 1) -> Engine:
-        """The fastest engine that can serve a request, for so many queries at once.
+        """The fastest engine that can serve a request of `queries` queries.
 
-        Who watches a model sees only what its own modules do here: then there are no copies.
+        A watched model is not copied, as watchers see only this process's modules.
         """
         decode = request.decode
         models = [self.network, *(member.network for member in request.others)]
         models += [] if request.model is None else [request.model.network]
         seen, on_cpu = watched(*models), _on_cpu(models)
         if decode.engine != "torch":
-            reason = self._why_torch(request, seen, on_cpu)
+            reason = self._why_not_ctranslate2(request, seen, on_cpu)
             if not reason:
                 return self._ctranslate2(decode.int8, _workers(decode))
             if decode.engine == "ctranslate2":
@@ -73,7 +75,7 @@ class Engines:
         return self._engines[key]
 
     def packed(self, int8: bool) -> Any:
-        """The network for inference alone, with weights laid out for a CPU, or of 8 bits."""
+        """The network for inference alone, with weights packed for a CPU, or of 8 bits."""
         if int8 not in self._packed:
             if int8 and not _on_cpu([self.network]):
                 device = next(self.network.parameters()).device.type
@@ -85,20 +87,20 @@ class Engines:
         return self._packed[int8]
 
     def close(self) -> None:
-        """End what the engines have begun: processes, and threads of CTranslate2."""
+        """End the processes and threads of the engines."""
         for engine in self._engines.values():
             engine.close()
         self._engines.clear()
 
-    def _why_torch(self, request: Request, seen: bool, on_cpu: bool) -> str:
-        """Why the torch engine has to serve a request; nothing if CTranslate2 can."""
-        if self._unfit is None:
-            self._unfit = why_unfit(self.task)
-        if self._unfit:
-            return self._unfit
+    def _why_not_ctranslate2(self, request: Request, seen: bool, on_cpu: bool) -> str:
+        """Why CTranslate2 cannot serve a request; empty if it can."""
+        if self._unsupported is None:
+            self._unsupported = unsupported_task(self.task)
+        if self._unsupported:
+            return self._unsupported
         if seen:
             return "attention is being recorded (saccade.watch), which CTranslate2 cannot do"
-        return why_not_served(request, self.task) if on_cpu else "the model is not on a CPU"
+        return unsupported_request(request, self.task) if on_cpu else "the model is not on a CPU"
 
     def _ctranslate2(self, int8: bool, workers: int) -> Engine:
         key = ("ctranslate2", int8, workers)
@@ -109,11 +111,11 @@ class Engines:
         return self._engines[key]
 
 
-def why_unfit(task: Task) -> str:
-    """Why CTranslate2 cannot run the model of a task; nothing if it can."""
+def unsupported_task(task: Task) -> str:
+    """Why CTranslate2 cannot run the model of a task; empty if it can."""
     if not isinstance(task, GeneratingTask):
         return f"the task '{task.config.task.kind}' does not search"
-    if reason := why_not(task.config):
+    if reason := unsupported(task.config):
         return reason
     try:
         import ctranslate2  # noqa: F401
@@ -122,8 +124,8 @@ def why_unfit(task: Task) -> str:
     return ""
 
 
-def why_not_served(request: Request, task: Task) -> str:
-    """Why CTranslate2 cannot serve a request; nothing if it can."""
+def unsupported_request(request: Request, task: Task) -> str:
+    """Why CTranslate2 does not support a request; empty if it does."""
     decode = request.decode
     if decode.ctc or (decode.ctc is None and task.config.train.ctc):
         return "CTranslate2 does not support decode.ctc"
@@ -142,7 +144,7 @@ def why_not_served(request: Request, task: Task) -> str:
 
 
 def _workers(decode: c.Decode | c.Exact) -> int:
-    """The processes or threads asked for, of which more than a few for each core gain nothing."""
+    """The number of processes or threads in the settings, at most a few for each core."""
     return min(decode.workers, MAX_WORKERS_PER_CORE * cores()) if decode.workers else 0
 
 
@@ -151,5 +153,5 @@ def _on_cpu(models: Sequence[torch.nn.Module]) -> bool:
 
 
 def can_fork(*models: torch.nn.Module) -> bool:
-    """Whether copies of this process can compute with these models."""
+    """Whether forked processes can compute with these models."""
     return "fork" in multiprocessing.get_all_start_methods() and _on_cpu(models)

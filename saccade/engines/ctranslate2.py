@@ -1,7 +1,7 @@
 """The CTranslate2 engine: the same search in C++, for Transformers and the plain requests.
 
-What it cannot answer as the torch engine would (an output at its limit, a special token, an input
-beyond its table of positions) is searched for again, here.
+Where its result would differ from the torch engine's (an output at its limit, a special token, an
+input beyond its table of positions), torch searches again.
 """
 
 import os
@@ -17,7 +17,7 @@ import torch
 from saccade import config as c
 from saccade.data.fields import Text
 from saccade.decoding.search import Hypothesis
-from saccade.engines.export import export_ctranslate2, longest, spec_of, why_not
+from saccade.engines.export import export_ctranslate2, max_positions, spec_of, unsupported
 from saccade.engines.local import Pending
 from saccade.errors import ConfigError
 from saccade.models.networks import Generator
@@ -25,13 +25,13 @@ from saccade.tasks.generate import EncodedQuery, GeneratingTask, SearchResult, l
 from saccade.tasks.task import Prediction, Query, Request, Task, cut
 from saccade.text.tokenizers import Tokenizer
 
-STOP_AFTER_WIDTHS = 3  # so many widths have ended when, in practice, no open one can win any more
+STOP_AFTER_WIDTHS = 3  # times the width of ended hypotheses: in practice no open one can win then
 MAX_SENTENCES = 128  # in a batch: more are slower
 MAX_HYPOTHESES = {False: 320, True: 160}  # in a batch, by int8
 
 
-def names_of(tokenizer: Tokenizer) -> list[str]:
-    """A name for every id, no two alike."""
+def unique_names(tokenizer: Tokenizer) -> list[str]:
+    """A unique name for every id."""
     names = tokenizer.tokens(range(len(tokenizer)))
     seen: set[str] = set()
     for i, name in enumerate(names):
@@ -41,8 +41,8 @@ def names_of(tokenizer: Tokenizer) -> list[str]:
 
 
 def export(task: Task, network: Any, folder: Path, stamp: str = "") -> None:
-    """Write a run's model as CTranslate2 reads it."""
-    if reason := why_not(task.config):
+    """Write a run's model in CTranslate2's format."""
+    if reason := unsupported(task.config):
         raise ConfigError(f"export: {reason}")
     assert isinstance(task, GeneratingTask)
     assert isinstance(network, Generator)
@@ -54,35 +54,35 @@ def export(task: Task, network: Any, folder: Path, stamp: str = "") -> None:
 def vocabularies(task: GeneratingTask) -> tuple[list[str], list[str]]:
     """The names of all tokens of the source, if there is one, and of the target."""
     source = _source_names(task) if task.readers else []
-    return source, names_of(task.output)
+    return source, unique_names(task.output)
 
 
 def _source_names(task: GeneratingTask) -> list[str]:
     (reader,) = task.readers
     assert isinstance(reader, Text)
-    return names_of(reader.tokenizer)
+    return unique_names(reader.tokenizer)
 
 
 class CTranslate2Engine:
     """A CTranslate2 model, with workers of one thread each.
 
-    `exported` is a vetted export of these weights; without one, the model is exported now.
+    `exported` is a checked export of these weights; without one, the model is exported now.
     """
 
     def __init__(
         self, task: Task, network: Any, exported: Path | None, *, int8: bool, workers: int
     ):
-        if torch.cpu._is_avx512_supported():  # by itself it uses it on Intel's processors alone
+        if torch.cpu._is_avx512_supported():  # its default only on Intel's processors
             os.environ.setdefault("CT2_FORCE_CPU_ISA", "AVX512")
         import ctranslate2
 
         assert isinstance(task, GeneratingTask)
         self.task, self.network, self.workers = task, network, workers
         self.source = _source_names(task) if task.readers else None
-        self.target = names_of(task.output)
-        self.silent = task.output.specials.never_generated
+        self.target = unique_names(task.output)
+        self.never_generated = task.output.specials.never_generated
         self.ids = {name: i for i, name in enumerate(self.target)}
-        self.longest = longest(task.config)
+        self.max_positions = max_positions(task.config)
         make = ctranslate2.Translator if self.source else ctranslate2.Generator
         with tempfile.TemporaryDirectory(prefix="saccade-") as temporary:
             if exported is None:
@@ -96,30 +96,32 @@ class CTranslate2Engine:
             )
 
     def submit(self, queries: Sequence[Query], request: Request) -> Pending:
-        """Begin to search, in the background."""
+        """Start a search in the background."""
         decode = request.decode
         assert isinstance(decode, c.Beam)
         width = max(decode.width, request.nbest)
         largest = min(MAX_SENTENCES, max(1, MAX_HYPOTHESES[decode.int8] // width))
         encoded = self.task.encode_queries(queries, request)
-        fit, lengths = [], []
+        suitable, lengths = [], []
         for i, query in enumerate(encoded):
             length = length_of(query.sources[0])
-            if 0 < query.limit < self.longest - length and not (query.prefix or query.problem):
-                fit.append(i)
+            if 0 < query.limit < self.max_positions - length and not (
+                query.prefix or query.problem
+            ):
+                suitable.append(i)
                 lengths.append(length)
-        turns = max(1, -(-len(fit) // (self.workers * largest)))
+        rounds = max(1, -(-len(suitable) // (self.workers * largest)))
         batches = cut(
             lengths,
             decode.batch_tokens,
-            -(-len(fit) // (self.workers * turns)) or 1,  # as many for each worker
+            -(-len(suitable) // (self.workers * rounds)) or 1,  # as many for each worker
             equal=self.source is None,  # of different ones, it would search for the longer's ends
         )
         results: dict[int, Any] = {}
         for batch in reversed(list(batches)):  # the longest first, so that none waits at the end
-            some = [encoded[fit[j]] for j in batch]
-            found = self._search(some, decode, width, request)
-            results.update(zip([fit[j] for j in batch], found, strict=True))
+            some = [encoded[suitable[j]] for j in batch]
+            results_of = self._search(some, decode, width, request)
+            results.update(zip([suitable[j] for j in batch], results_of, strict=True))
         return Pending(partial(self._finish, encoded, results, request))
 
     def close(self) -> None:
@@ -128,7 +130,7 @@ class CTranslate2Engine:
     def _search(
         self, encoded: Sequence[EncodedQuery], decode: c.Beam, width: int, request: Request
     ) -> list[Any]:
-        """What CTranslate2 will have found about each query of a batch."""
+        """CTranslate2's future result for each query of a batch."""
         patience = STOP_AFTER_WIDTHS if decode.stop_after is None else decode.stop_after / width
         options: dict[str, Any] = {
             "asynchronous": True,
@@ -155,19 +157,19 @@ class CTranslate2Engine:
     def _finish(
         self, encoded: Sequence[EncodedQuery], results: dict[int, Any], request: Request
     ) -> list[Prediction]:
-        """What CTranslate2 has found, and what the torch engine finds about the rest."""
-        found = {}
+        """The results of CTranslate2, and of the torch engine for the rest."""
+        results_of = {}
         for i, result in results.items():
-            while not result.done():  # CTranslate2's own waiting would not hear Ctrl-C
+            while not result.done():  # CTranslate2's own waiting cannot be interrupted by Ctrl-C
                 time.sleep(0.001)
             hypotheses = self._hypotheses(result.result(), request)
-            if all(_is_sound(one, encoded[i], self.silent) for one in hypotheses):
-                found[i] = SearchResult(hypotheses)
-        rest = [i for i in range(len(encoded)) if i not in found]
+            if all(_matches_torch(one, encoded[i], self.never_generated) for one in hypotheses):
+                results_of[i] = SearchResult(hypotheses)
+        rest = [i for i in range(len(encoded)) if i not in results_of]
         if rest:
-            again = self.task.search(self.network, [encoded[i] for i in rest], request)
-            found.update(zip(rest, again, strict=True))
-        return self.task.to_text(encoded, [found[i] for i in range(len(encoded))], request)
+            rest_results = self.task.search(self.network, [encoded[i] for i in rest], request)
+            results_of.update(zip(rest, rest_results, strict=True))
+        return self.task.to_text(encoded, [results_of[i] for i in range(len(encoded))], request)
 
     def _hypotheses(self, result: Any, request: Request) -> list[Hypothesis]:
         sequences = result.hypotheses if self.source is not None else result.sequences
@@ -182,10 +184,10 @@ class CTranslate2Engine:
 
 
 def _exponent(decode: Any) -> float:
-    """Of the length by which log p is divided."""
+    """The exponent of the length by which log p is divided."""
     return 0.0 if decode.length == "none" else float(decode.alpha)
 
 
-def _is_sound(one: Hypothesis, query: EncodedQuery, silent: Sequence[int]) -> bool:
-    """Whether the torch engine would have found the same."""
-    return len(one.tokens) < query.limit and not set(silent) & set(one.tokens)
+def _matches_torch(one: Hypothesis, query: EncodedQuery, never_generated: Sequence[int]) -> bool:
+    """Whether the torch engine would give the same hypothesis."""
+    return len(one.tokens) < query.limit and not set(never_generated) & set(one.tokens)

@@ -1,6 +1,6 @@
-"""A Transformer for another engine: CTranslate2, which runs in C++ and needs no Python step.
+"""Export of Transformers to CTranslate2, which runs in C++.
 
-The weights are the same; what differs is their layout, and that positions are a table.
+The weights are the same, in another layout, and positions are a table.
 """
 
 import json
@@ -26,12 +26,12 @@ from saccade.nn.transformer import GATED, Block, FeedForward, Stack
 from saccade.text.tokenizers import Frame
 from saccade.text.vocab import Specials
 
-POSITIONS = 2048  # of a table of waves, which here has an end
-STAMP = "saccade.json"  # of which weights the export is, and the hash of each file
+POSITIONS = 2048  # of a table of sinusoidal positions
+STAMP = "saccade.json"  # the digest of the weights, and the hash of each file
 
 
-def why_not(config: c.Config) -> str:
-    """Why this engine cannot run the networks of a configuration; nothing if it can."""
+def unsupported(config: c.Config) -> str:
+    """Why this engine cannot run the networks of a configuration; empty if it can."""
     for name in ("encoder", "decoder"):
         part = getattr(config, name)
         if part is not None and not isinstance(part, c.Transformer):
@@ -61,12 +61,12 @@ def why_not(config: c.Config) -> str:
 
 
 def norm_eps(part: c.Transformer) -> float:
-    """What a norm adds to a variance."""
+    """The epsilon of a norm."""
     return part.norm_eps or (1e-5 if part.norm == "layer" else 1e-6)
 
 
-def longest(config: c.Config) -> int:
-    """How many positions the exported model has."""
+def max_positions(config: c.Config) -> int:
+    """The number of positions of the exported model."""
     found = [POSITIONS]
     for part in (config.encoder, config.decoder):
         if getattr(part, "positions", "") == "learned":
@@ -82,11 +82,11 @@ def spec_of(
     special: Specials,
     frame: Frame,
 ) -> Any:
-    """What CTranslate2 calls a model; the lists are the names of all tokens, by id.
+    """CTranslate2's specification of a model; the lists are the names of all tokens, by id.
 
-    A network on the meta device gives all names and shapes, with zeros that take no memory.
+    That of a network on the meta device has all names and shapes, with zeros without memory.
     """
-    if reason := why_not(config):
+    if reason := unsupported(config):
         raise ConfigError(f"export: {reason}")
     specs = _specs()
     eos, unk = target[special.eos], target[special.unk]
@@ -179,7 +179,7 @@ def _encoder(settings: Any, encoder: Any) -> Any:
 
 
 def _first(spec: Any, stack: Stack, settings: Any) -> None:
-    """What comes before the first block, and the norm after the last."""
+    """The positions and norm before the first block, and the norm after the last."""
     if settings.positions not in ("rotary", "relative"):
         spec.position_encodings.encodings = _array(_table(stack.positions, settings.dim))
     if stack.first_norm is not None:

@@ -1,4 +1,4 @@
-"""What every engine is, and the one that computes in this process with all its threads."""
+"""The interface of engines, and the one that computes in this process with all its threads."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from saccade.tasks.task import Prediction, Query, Request, Task
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """Predictions that are being made; `finish` gives them, in the order of their queries."""
+    """Predictions in progress; `finish` waits for them, in the order of their queries."""
 
     finish: Callable[[], list[Prediction]]
     abandon: Callable[[], object] = tuple
@@ -20,12 +20,12 @@ class Pending:
         return self.finish()
 
     def cancel(self) -> None:
-        """Nobody waits for them any more: what is not begun need not be."""
+        """Drop the work that has not started."""
         self.abandon()
 
 
 class Engine(Protocol):
-    """Where predictions are computed, for one request after the other."""
+    """Computes predictions, for one request after the other."""
 
     def submit(self, queries: Sequence[Query], request: Request) -> Pending: ...
     def close(self) -> None: ...

@@ -389,4 +389,4 @@ class ForecastCase(Case):
         assert self.inputs is not None
         more = self.inputs.expand(window.own.size(0), -1, -1)
         raw, _ = network.decoder(torch.cat([window.own[:, -1:], more], 1), state)
-        return window.undone(network.distribution.mean(raw)).sum(-1)
+        return window.unframe(network.distribution.mean(raw)).sum(-1)

@@ -1,7 +1,7 @@
-"""Configurations -> networks: one `match` per union, and the first weights of every layer.
+"""Configurations -> networks: one `match` per union, and the initialisation of every layer.
 
-A network is first built on the meta device, without memory; `materialize` gives it storage and its
-first weights. `build` does both.
+A network is first built on the meta device, without memory; `materialize` gives it storage and
+initial weights. `build` does both.
 """
 
 from collections.abc import Sequence
@@ -14,13 +14,13 @@ from torch.overrides import TorchFunctionMode
 from saccade import config as c
 from saccade.models import decoders, encoders, forecaster, heads
 from saccade.models.networks import (
+    BidirectionalLM,
     Classifier,
     Generator,
     Network,
     Regressor,
     Tagger,
     TokenPredictor,
-    TwoWays,
 )
 from saccade.models.vectors import WordVectors
 from saccade.nn import attention, bodies, distributions, horizon, positions, stems
@@ -37,7 +37,7 @@ from saccade.text.vocab import Inventory, Specials
 
 END = Specials._fields.index("eos")  # among the special ids of text
 SEPARATOR = Specials._fields.index("sep")
-Source: TypeAlias = Inventory | c.Vectors  # what a network has to know of one: ids, or vectors
+Source: TypeAlias = Inventory | c.Vectors  # what a network has to know about one: ids, or vectors
 Target: TypeAlias = Inventory | c.Reals  # the same of a target: ids, or numbers
 
 
@@ -47,7 +47,7 @@ def build(
     target: Target,
     seed: int | None = None,
 ) -> Network:
-    """A configuration's network with its first weights, for these sets of ids or labels."""
+    """A configuration's network, initialised, for these sets of ids or labels."""
     seed = config.seed if seed is None else seed
     return materialize(build_meta(config, sources, target), seed)
 
@@ -62,9 +62,9 @@ def build_meta(config: c.Config, sources: Sequence[Source], target: Target) -> N
 
 
 class NoInit(TorchFunctionMode):
-    """Leaves out the first weights that torch's layers draw, which on the meta device are none.
+    """Skips the initialisation in torch's layers.
 
-    To draw nothing there would import torch's compiler, which takes a second.
+    On the meta device it does nothing, but imports torch's compiler, which takes a second.
     """
 
     def __torch_function__(
@@ -77,7 +77,7 @@ class NoInit(TorchFunctionMode):
 
 
 def materialize(network: Network, seed: int) -> Network:
-    """The network on the meta device, with memory and its first weights."""
+    """A network on the meta device, with storage and initial weights."""
     allocate(network, torch.device("cpu"))
     torch.manual_seed(seed)
     init_weights(network)
@@ -85,7 +85,7 @@ def materialize(network: Network, seed: int) -> Network:
 
 
 def build_network(config: c.Config, sources: Sequence[Source], target: Target) -> Network:
-    """The network of a configuration, on the current device, with no particular weights."""
+    """The network of a configuration, on the current device, not initialised."""
     train = config.train
     encoder = None
     if config.encoder is not None:
@@ -106,13 +106,13 @@ def build_network(config: c.Config, sources: Sequence[Source], target: Target) -
             assert isinstance(encoder.stem, stems.TextStem)
             embedding = encoder.stem.embedding
             if isinstance(config.task.objective, c.Bidirectional):
-                says = build_token_head(config.head, embedding, encoder.dim // 2)
-                return TwoWays(encoder, says, label_smoothing=train.label_smoothing)
-            says = build_token_head(config.head, embedding, encoder.dim)
+                token_head = build_token_head(config.head, embedding, encoder.dim // 2)
+                return BidirectionalLM(encoder, token_head, label_smoothing=train.label_smoothing)
+            token_head = build_token_head(config.head, embedding, encoder.dim)
             pair, weight = build_pair_head(config.task, encoder.dim)
             smoothing = train.label_smoothing
             return TokenPredictor(
-                encoder, says, pair, pair_weight=weight, label_smoothing=smoothing
+                encoder, token_head, pair, pair_weight=weight, label_smoothing=smoothing
             )
         case c.Classify():
             assert config.head is not None
@@ -138,8 +138,8 @@ def build_network(config: c.Config, sources: Sequence[Source], target: Target) -
             assert config.output is not None
             assert encoder is not None
             assert isinstance(target, c.Reals)
-            ends = number_ends(config.decoder, config.output, target)
-            return Generator(encoder, build_decoder(config.decoder, ends, encoder.dim))
+            io = number_io(config.decoder, config.output, target)
+            return Generator(encoder, build_decoder(config.decoder, io, encoder.dim))
         case c.Forecast():
             assert isinstance(target, Inventory)
             return build_forecaster(config, config.task, encoder, target.size)
@@ -153,9 +153,9 @@ def build_generator(
     """A decoder of text, after an encoder if there is one."""
     assert config.decoder is not None
     memory_dim = None if encoder is None else encoder.dim
-    ends = token_ends(config.decoder, target, config.train.word_dropout)
+    io = token_io(config.decoder, target, config.train.word_dropout)
     end = target.special[END] if target.special else 0
-    decoder = build_decoder(config.decoder, ends, memory_dim, end)
+    decoder = build_decoder(config.decoder, io, memory_dim, end)
     if config.decoder.copies and not isinstance(config.decoder, c.EditDecoder):
         assert memory_dim is not None
         decoder.pointer = Pointer(decoder.dim, memory_dim)
@@ -164,8 +164,8 @@ def build_generator(
         assert encoder is not None
         stem = encoder.first_stem
         assert isinstance(stem, stems.TextStem)
-        assert isinstance(ends.embedding, Embedding)
-        stem.embedding.weight = ends.embedding.weight
+        assert isinstance(io.embedding, Embedding)
+        stem.embedding.weight = io.embedding.weight
     monotone = words = None
     if config.train.bag and encoder is not None:
         words = heads.BagOfWords(encoder.dim, target.size)
@@ -188,14 +188,14 @@ def build_generator(
 def build_forecaster(
     config: c.Config, task: c.Forecast, encoder: encoders.AnyEncoder | None, series: int
 ) -> forecaster.AnyForecaster:
-    """The network of a forecast, for so many series."""
+    """The network of a forecast, for `series` series."""
     assert task.lookback
     assert task.horizon
     assert task.season
     assert encoder is None or isinstance(encoder, encoders.Encoder)
-    S, H, many = task.lookback, task.horizon, c.covariate_sets(task, series)
+    S, H, covariates = task.lookback, task.horizon, c.covariate_sets(task, series)
     channels = series if task.channels == "joint" else 1
-    past, known = many * len(task.past), many * len(task.known)
+    past, known = covariates * len(task.past), covariates * len(task.known)
     effects = horizon.Effects(series, task.season if task.frame.cycle else 1, known)
     frame = forecaster.WindowFrame(
         S, H, channels, known, effects, task.frame.centre, task.frame.scale
@@ -203,8 +203,8 @@ def build_forecaster(
     if config.decoder is not None:
         assert config.output is not None
         assert encoder is not None
-        ends = number_ends(config.decoder, config.output, c.Reals(channels))
-        decoder = build_decoder(config.decoder, ends, encoder.dim)
+        io = number_io(config.decoder, config.output, c.Reals(channels))
+        decoder = build_decoder(config.decoder, io, encoder.dim)
         return forecaster.StepForecaster(frame, encoder, decoder)
     head, settings = None, config.head
     assert isinstance(settings, c.Horizon)
@@ -223,7 +223,7 @@ def build_encoders(
     early: bool,
 ) -> encoders.AnyEncoder:
     """An encoder of one source, or of several."""
-    ordered = [in_order(source) for source in sources]
+    ordered = [is_ordered(source) for source in sources]
     if len(sources) > 1 and early:
         read = [build_stem(config, source, word_dropout) for source in sources]
         return encoders.EarlyFusion(read, build_body(config), config.dim, ordered)
@@ -241,8 +241,8 @@ def build_encoder(
     return encoders.Encoder(stem, build_body(config), config.dim)
 
 
-def in_order(source: Source) -> bool:
-    """Whether the order of what a source is made of means anything."""
+def is_ordered(source: Source) -> bool:
+    """Whether the positions of a source are ordered."""
     return not isinstance(source, Inventory) or source.ordered
 
 
@@ -331,7 +331,7 @@ def build_recurrent(config: c.RecurrentEncoder) -> Recurrent | Separate:
 
 def build_decoder(
     config: c.Decoder,
-    ends: decoders.TokenIO,
+    io: decoders.TokenIO,
     memory_dim: int | None,
     end: int = 0,
 ) -> decoders.Decoder:
@@ -350,7 +350,7 @@ def build_decoder(
                 residual=config.residual,
             )
             return decoders.RecurrentDecoder(
-                ends,
+                io,
                 layers,
                 memory_dim=memory_dim,
                 attention=None if off else build_attention(config, memory_dim or 0),
@@ -362,14 +362,14 @@ def build_decoder(
             blocks = build_blocks(config, memory_dim)
             parts = build_positions(config), blocks, build_last_norm(config)
             stack = CausalStack(*parts, config.dropout, build_first_norm(config))
-            return decoders.TransformerDecoder(ends, stack)
+            return decoders.TransformerDecoder(io, stack)
         case c.EditDecoder():
             assert memory_dim is not None
             layers = Recurrent(
                 config.cell, config.dim, config.dim, config.num_layers, dropout=config.dropout
             )
             return decoders.EditDecoder(
-                ends,
+                io,
                 layers,
                 memory_dim=memory_dim,
                 end=end,
@@ -380,8 +380,8 @@ def build_decoder(
             assert_never(config)
 
 
-def token_ends(config: c.Decoder, target: Inventory, word_dropout: float) -> decoders.TokenIO:
-    """A table of vectors below, which may be the output layer too, and logits above."""
+def token_io(config: c.Decoder, target: Inventory, word_dropout: float) -> decoders.TokenIO:
+    """An embedding table and an output layer, which may be tied."""
     scaled = not isinstance(config, c.TransformerDecoder) or config.scale_embedding
     embedding = Embedding(target.size, config.dim, scaled)
     biased = not isinstance(config, c.TransformerDecoder) or config.output_bias
@@ -391,10 +391,10 @@ def token_ends(config: c.Decoder, target: Inventory, word_dropout: float) -> dec
     return decoders.TokenIO(embedding, build_word_dropout(target, word_dropout), output)
 
 
-def number_ends(config: c.Decoder, output: c.Output, target: c.Reals) -> decoders.TokenIO:
-    """A linear map of numbers below, and their distribution above."""
-    said = build_output(output, config.dim, target)
-    return decoders.TokenIO(stems.NumberEmbedding(target.size, config.dim), nn.Identity(), said)
+def number_io(config: c.Decoder, output: c.Output, target: c.Reals) -> decoders.TokenIO:
+    """A linear embedding of numbers, and a distribution of the next ones as output."""
+    embedding = stems.NumberEmbedding(target.size, config.dim)
+    return decoders.TokenIO(embedding, nn.Identity(), build_output(output, config.dim, target))
 
 
 def build_head(
@@ -408,7 +408,7 @@ def build_head(
         case c.PerWord():
             return heads.PerWord(output, config.dropout)
         case c.PerToken():
-            raise AssertionError("tokens are said by `build_token_head`")
+            raise AssertionError("`build_token_head` makes heads for tokens")
         case _:
             assert_never(config)
 
@@ -423,7 +423,7 @@ def build_token_head(config: c.PerToken, embedding: Embedding, dim: int) -> head
 
 
 def build_pair_head(task: c.Pretrain, dim: int) -> tuple[heads.Pooled | None, float]:
-    """BERT's head for two texts, with its weight: that of the tokens asked for in a row."""
+    """BERT's next-sentence head, with its weight: that of the tokens predicted in a row."""
     if not isinstance(task.objective, c.Masked) or not task.objective.next_sentence:
         return None, 0.0
     head = heads.Pooled(dim, Linear(dim, 2), "first", 0.1, "tanh")
@@ -469,7 +469,7 @@ def build_attention(config: c.RecurrentDecoder, memory_dim: int) -> attention.At
 
 
 def rotary_frequencies(config: c.Transformer) -> positions.RotaryFrequencies:
-    """How fast rotary positions turn."""
+    """The frequencies of rotary positions."""
     match config.rotary_scaling:
         case None:
             return positions.RotaryFrequencies(config.rotary_theta)
@@ -522,19 +522,19 @@ def build_positions(config: c.Transformer | c.Convolution) -> nn.Module:
 
 
 def allocate(network: nn.Module, device: torch.device) -> None:
-    """Uninitialised storage for a network built on the meta device; what was tied stays tied.
+    """Uninitialised storage for a network built on the meta device; tied weights stay tied.
 
     `nn.Module.to_empty` does the same by way of sympy, whose import takes half a second.
     """
-    made: dict[int, Tensor] = {}
+    tensors: dict[int, Tensor] = {}
     parameters = network.named_parameters(remove_duplicate=False)
     for name, old in [*parameters, *network.named_buffers(remove_duplicate=False)]:
-        if id(old) not in made:
+        if id(old) not in tensors:
             new = torch.empty(old.shape, dtype=old.dtype, device=device)
             is_parameter = isinstance(old, nn.Parameter)
-            made[id(old)] = nn.Parameter(new, old.requires_grad) if is_parameter else new
+            tensors[id(old)] = nn.Parameter(new, old.requires_grad) if is_parameter else new
         owner, _, leaf = name.rpartition(".")
-        setattr(network.get_submodule(owner), leaf, made[id(old)])
+        setattr(network.get_submodule(owner), leaf, tensors[id(old)])
 
 
 def init_weights(network: nn.Module) -> None:
@@ -578,10 +578,10 @@ def _init_recurrent(layer: nn.RNNBase) -> None:
     for name, weight in layer.named_parameters():
         if "weight_ih" in name:
             nn.init.xavier_uniform_(weight)
-        elif "weight_hh" in name:  # gate by gate: a rotation neither shrinks nor swells the state
+        elif "weight_hh" in name:  # gate by gate: an orthogonal map keeps the norm of the state
             for gate in torch.split(weight, layer.hidden_size):
                 nn.init.orthogonal_(gate)
         else:
             nn.init.zeros_(weight)
             if isinstance(layer, nn.LSTM) and "bias_ih" in name:
-                weight.data[layer.hidden_size : 2 * layer.hidden_size] = 1.0  # remember, at first
+                weight.data[layer.hidden_size : 2 * layer.hidden_size] = 1.0  # the forget gate

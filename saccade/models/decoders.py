@@ -1,10 +1,10 @@
 """Decoders: `logits, state = decoder(tokens, state)`, for a whole target or for one column of it.
 
-With a memory they write what it says; without one they are language models. No decoder learns what
-the source was, and none remembers anything between calls: all that goes on is in the state.
+With a memory they are conditioned on a source; without one they are language models. No decoder
+knows the kind of the source, and none keeps anything between calls: all of it is in the state.
 
-Tokens and numbers differ at the two ends alone: an embedding table or a linear map below, logits of
-a vocabulary or the raw parameters of a distribution above.
+Tokens and numbers differ at the input and the output alone: an embedding table or a linear layer,
+and logits of a vocabulary or the raw parameters of a distribution.
 """
 
 from abc import ABC, abstractmethod
@@ -40,9 +40,9 @@ class TokenIO(NamedTuple):
 
 
 class Decoder(nn.Module, ABC):
-    """What all decoders share: an embedding below, an output layer above."""
+    """What all decoders share: an embedding and an output layer."""
 
-    carries = False  # whether a language model goes on where the batch before it stopped
+    carries = False  # whether a language model continues the batch before
 
     def __init__(self, ends: TokenIO, dim: int):
         super().__init__()
@@ -50,36 +50,36 @@ class Decoder(nn.Module, ABC):
         self.words = ends.words
         self.embedding = ends.embedding
         self.output = ends.output
-        self.pointer: Pointer | None = None  # by which it copies from the source
+        self.pointer: Pointer | None = None  # copies from the source
 
     @property
     def copies(self) -> bool:
-        """Whether a memory has to say which tokens it was made of."""
+        """Whether a memory needs the tokens of its source."""
         return self.pointer is not None
 
     @abstractmethod
     def start(self, memory: Memory | None, rows: int) -> Any:
-        """The state before the first token, for a memory or, without one, for so many rows.
+        """The state before the first token, for a memory or, without one, for `rows` rows.
 
-        Uses no parameters: what has to be computed of the memory is computed with the first token,
-        inside `forward`.
+        Uses no parameters: projections of the memory are computed with the first token, inside
+        `forward`.
         """
 
     @abstractmethod
     def hidden(self, inputs: Inputs, state: Any) -> tuple[Float[Tensor, "B T D"], Any]:
-        """What the output layer reads at each position, and the state after the last."""
+        """The input of the output layer at each position, and the state after the last."""
 
     def forward(self, inputs: Inputs, state: Any) -> tuple[Float[Tensor, "B T V"], Any]:
         hidden, state = self.hidden(inputs, state)
         if isinstance(self.embedding, Embedding):
             hidden = hidden.to(self.embedding.weight.dtype)
         if self.pointer is not None:
-            state = self._pointing(self.pointer, state)
+            state = self._with_pointer_source(self.pointer, state)
             return self.pointer(hidden, self.output(hidden), state.pointed.tree), state
         return self.output(hidden), state
 
-    def _pointing(self, pointer: Pointer, state: Any) -> Any:
-        """The state with what the pointer reads, which is computed once a source."""
+    def _with_pointer_source(self, pointer: Pointer, state: Any) -> Any:
+        """The state with the pointer's projection of the memory, computed once a source."""
         if isinstance(state.pointed.tree, Memory):
             return state._replace(pointed=Fixed(pointer.prepare(state.pointed.tree)))
         return state
@@ -91,27 +91,27 @@ class Decoder(nn.Module, ABC):
         state: Any,
         smoothing: float = 0.0,
     ) -> tuple[Loss, Any]:
-        """The loss of `targets` after `inputs`, and the state; logits are never all in memory."""
+        """The loss of `targets` after `inputs`, and the state, without all logits in memory."""
         hidden, state = self.hidden(inputs, state)
         output = self.output
         if isinstance(output, Distribution):
             return output.loss(output(targets.real(hidden)), targets.real(targets.values)), state
         if self.pointer is not None:
-            state = self._pointing(self.pointer, state)
+            state = self._with_pointer_source(self.pointer, state)
             source = state.pointed.tree
             return self.pointer.loss(hidden, output, source, targets, smoothing), state
-        said = targets.real(hidden), targets.real(targets.values)
-        return output.loss(*said, smoothing), state
+        hidden_and_gold = targets.real(hidden), targets.real(targets.values)
+        return output.loss(*hidden_and_gold, smoothing), state
 
 
-def pointed(memory: Memory | None) -> Fixed | None:
+def pointer_memory(memory: Memory | None) -> Fixed | None:
     """A memory for a pointer, if it is to be copied from."""
     return None if memory is None or memory.tokens is None else Fixed(memory)
 
 
 class RecurrentState(NamedTuple):
     layers: tuple[LayerState, ...] | None  # None before the first token
-    source: Fixed | None  # a Memory; after the first token what is read of it at every step
+    source: Fixed | None  # a Memory; after the first token its projections for every step
     pointed: Fixed | None = None  # the same for a pointer
 
 
@@ -151,9 +151,10 @@ class RecurrentDecoder(Decoder):
             self.readout = Linear(width, layers.dim)
 
     def start(self, memory: Memory | None, rows: int) -> RecurrentState:
-        return RecurrentState(None, None if memory is None else Fixed(memory), pointed(memory))
+        source = None if memory is None else Fixed(memory)
+        return RecurrentState(None, source, pointer_memory(memory))
 
-    def blank(self, rows: int) -> RecurrentState:
+    def zero_state(self, rows: int) -> RecurrentState:
         """The state of a language model that has read nothing."""
         return RecurrentState(self.layers.zeros(rows, next(self.parameters()).detach()), None)
 
@@ -181,7 +182,7 @@ class RecurrentDecoder(Decoder):
         return self.drop(outputs), RecurrentState(layers, source, state.pointed)
 
     def _prepared(self, memory: Memory) -> tuple[Tensor | None, ...]:
-        """What is read of a memory at every step: (keys, values, keep), or its summary alone."""
+        """The parts of a memory for every step: (keys, values, keep), or its summary alone."""
         if self.attention is None:
             return (memory.summary,)
         return self.attention.prepare(memory.values), memory.values, memory.keep
@@ -219,11 +220,11 @@ class RecurrentDecoder(Decoder):
 class TransformerState(NamedTuple):
     cache: KVCache
     source: Fixed | None  # a Memory; after the first token (keys and values of each layer, mask)
-    pointed: Fixed | None = None  # what a pointer reads of it
+    pointed: Fixed | None = None  # the same for a pointer
 
 
 class TransformerDecoder(Decoder):
-    """Every position looks back at all before it, and at the memory if there is one."""
+    """Every position attends to all before it, and to the memory if there is one."""
 
     def __init__(self, ends: TokenIO, stack: CausalStack):
         super().__init__(ends, ends.embedding.embedding_dim)
@@ -231,7 +232,7 @@ class TransformerDecoder(Decoder):
 
     def start(self, memory: Memory | None, rows: int) -> TransformerState:
         source = None if memory is None else Fixed(memory)
-        return TransformerState(KVCache(), source, pointed(memory))
+        return TransformerState(KVCache(), source, pointer_memory(memory))
 
     def hidden(
         self, inputs: Inputs, state: TransformerState
@@ -251,14 +252,14 @@ class TransformerDecoder(Decoder):
 class EditState(NamedTuple):
     layers: tuple[LayerState, ...] | None  # None before the first token
     source: Fixed  # a Memory; after the first token an EditSource
-    places: Places | None  # where the pass over the source stands
+    places: Places | None  # the state of the pass over the source
 
 
 class EditDecoder(Decoder):
-    """A recurrent language model whose words are written in one pass over a source; see `Edits`.
+    """A recurrent language model that writes words in one pass over a source; see `Edits`.
 
-    The layers read the target alone, so that it runs through them at once. What `forward` returns
-    are log-probabilities, exact: the sum over all ways to write a target.
+    The layers read the target alone, so that it runs through them at once. `forward` returns exact
+    log-probabilities: the sum over all edit sequences that write a target.
     """
 
     def __init__(

@@ -1,9 +1,9 @@
 """Our networks as published architectures: the config.json that describes one, and its tensors.
 
 A network fits an architecture if the config.json that we would write is read back as the same
-network, so nothing can be exported that would not be imported. What differs only by numbers is
-folded into them: embeddings that are multiplied by sqrt(dim), waves whose sines and cosines lie in
-another order, waves as a table.
+network, so nothing can be exported that would not be imported. Differences in numbers alone are
+folded into the weights: embeddings scaled by sqrt(dim), another order of sines and cosines,
+sinusoidal positions as a table.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,8 +19,8 @@ from saccade.models.pretrained import published
 from saccade.models.pretrained_parts import Published
 from saccade.nn.positions import sinusoids
 
-BACK = {"relu": "relu", "gelu": "gelu", "gelu_tanh": "gelu_new", "silu": "silu"}
-WAVES = 1024  # positions of a table of waves
+ACTIVATION_NAMES = {"relu": "relu", "gelu": "gelu", "gelu_tanh": "gelu_new", "silu": "silu"}
+SINUSOIDAL_POSITIONS = 1024  # positions of a table of waves
 CLASSES = {
     ("gpt2", "language"): "GPT2LMHeadModel",
     ("llama", "language"): "LlamaForCausalLM",
@@ -41,39 +41,39 @@ CLASSES = {
 FREE = ("dropout", "attention_dropout", "max_positions", "tied", "scale_embedding", "output_bias")
 
 
-class Described(NamedTuple):
+class Description(NamedTuple):
     """A network as a published architecture."""
 
     raw: dict[str, Any]  # config.json, without special ids
-    made: Published
+    arch: Published
     weights: dict[str, Tensor]  # ours, with all that is folded
 
 
-def describe(config: c.Config, weights: Mapping[str, Tensor], rows: int) -> Described:
-    """The architecture that a network is; ConfigError if there is none."""
-    kind = kind_of(config)
+def describe(config: c.Config, weights: Mapping[str, Tensor], rows: int) -> Description:
+    """A network as a published architecture; ConfigError if it fits none."""
+    kind = task_kind(config)
     reasons = []
     for raw in _candidates(config, kind, rows):
         raw["architectures"] = [CLASSES[raw["model_type"], kind]]
-        own, changes, found = dict(weights), dict[str, Any](), list[str]()
+        own, changes, problems = dict(weights), dict[str, Any](), list[str]()
         try:
-            changes = _folded(config, raw, own)
+            changes = _fold(config, raw, own)
         except ConfigError as error:
-            found.append(str(error))
+            problems.append(str(error))
         try:
-            made = published(raw, "config.json", _tensors(own))
-            found += _differences(config, made, changes)
+            arch = published(raw, "config.json", _tensors(own))
+            problems += _differences(config, arch, changes)
         except CheckpointError as error:
-            found.append(str(error))
-        if not found:
-            return Described(raw, made, own)
-        reasons.append(f"{raw['model_type']}: {', '.join(found)}")
+            problems.append(str(error))
+        if not problems:
+            return Description(raw, arch, own)
+        reasons.append(f"{raw['model_type']}: {', '.join(problems)}")
     tried = "; ".join(reasons) or f"the task '{config.task.kind}' has none"
     raise ConfigError(f"no architecture of transformers fits this network ({tried})")
 
 
-def kind_of(config: c.Config) -> str:
-    """The task of a network in the words of `pretrained`."""
+def task_kind(config: c.Config) -> str:
+    """The task of a network by its name in `pretrained`."""
     if isinstance(config.head, c.PerToken):
         return "masked"
     if isinstance(config.task, c.Pretrain):
@@ -85,16 +85,16 @@ def _tensors(own: Mapping[str, Tensor]) -> set[str]:
     return {"lm_head.weight"} if "decoder.output.weight" in own else set()
 
 
-def _differences(config: c.Config, made: Published, folded: Mapping[str, Any]) -> Iterator[str]:
-    """Which settings of ours are not what would be read back."""
-    for part, table in made.tables.items():
+def _differences(config: c.Config, arch: Published, folded: Mapping[str, Any]) -> Iterator[str]:
+    """The settings that would be read back with another value."""
+    for part, table in arch.tables.items():
         ours = getattr(config, part)
         if ours is None:
             yield f"it has no {part}"
             continue
         theirs = type(ours).model_validate(table)
         for name in type(ours).model_fields:
-            if name in FREE or f"{part}.{name}" in folded or not _counts(ours, name):
+            if name in FREE or f"{part}.{name}" in folded or not _has_effect(ours, name):
                 continue
             one, other = _value(ours, name), _value(theirs, name)
             if one != other:
@@ -103,7 +103,7 @@ def _differences(config: c.Config, made: Published, folded: Mapping[str, Any]) -
         yield "source and target have a vocabulary each, and there is one for both: task.joint"
 
 
-def _counts(table: Any, name: str) -> bool:
+def _has_effect(table: Any, name: str) -> bool:
     """Whether a setting changes anything, given the others."""
     positions = getattr(table, "positions", "")
     if name.startswith("relative_"):
@@ -164,7 +164,7 @@ def _bert(name: str, part: c.TransformerEncoder, rows: int) -> dict[str, Any]:
         "num_hidden_layers": part.num_layers,
         "num_attention_heads": part.num_heads,
         "intermediate_size": part.ff_dim,
-        "hidden_act": _named(part.activation),
+        "hidden_act": _activation_name(part.activation),
         "hidden_dropout_prob": part.dropout,
         "attention_probs_dropout_prob": part.attention_dropout,
         "max_position_embeddings": part.max_positions + part.position_offset,
@@ -182,7 +182,7 @@ def _distilbert(part: c.TransformerEncoder, rows: int) -> dict[str, Any]:
         "n_layers": part.num_layers,
         "n_heads": part.num_heads,
         "hidden_dim": part.ff_dim,
-        "activation": _named(part.activation),
+        "activation": _activation_name(part.activation),
         "dropout": part.dropout,
         "attention_dropout": part.attention_dropout,
         "max_position_embeddings": part.max_positions,
@@ -197,8 +197,8 @@ def _gpt2(part: c.TransformerDecoder, rows: int) -> dict[str, Any]:
         "n_layer": part.num_layers,
         "n_head": part.num_heads,
         "n_inner": part.ff_dim,
-        "n_positions": part.max_positions if part.positions == "learned" else WAVES,
-        "activation_function": _named(part.activation),
+        "n_positions": part.max_positions if part.positions == "learned" else SINUSOIDAL_POSITIONS,
+        "activation_function": _activation_name(part.activation),
         "resid_pdrop": part.dropout,
         "embd_pdrop": part.dropout,
         "attn_pdrop": part.attention_dropout,
@@ -272,10 +272,10 @@ def _bart(
         "decoder_attention_heads": part.num_heads,
         "encoder_ffn_dim": encoder.ff_dim,
         "decoder_ffn_dim": part.ff_dim,
-        "activation_function": _named(part.activation),
+        "activation_function": _activation_name(part.activation),
         "dropout": part.dropout,
         "attention_dropout": part.attention_dropout,
-        "max_position_embeddings": part.max_positions if learned else WAVES,
+        "max_position_embeddings": part.max_positions if learned else SINUSOIDAL_POSITIONS,
         "scale_embedding": part.scale_embedding,
         "tie_word_embeddings": part.tied,
         "is_encoder_decoder": True,
@@ -283,17 +283,17 @@ def _bart(
     }
 
 
-def _named(activation: str) -> str:
-    if activation not in BACK:
+def _activation_name(activation: str) -> str:
+    if activation not in ACTIVATION_NAMES:
         raise ConfigError(f"the activation '{activation}' is not known there")
-    return BACK[activation]
+    return ACTIVATION_NAMES[activation]
 
 
-# --- what is folded into numbers ------------------------------------------------------------------
+# --- differences folded into weights --------------------------------------------------------------
 
 
-def _folded(config: c.Config, raw: dict[str, Any], own: dict[str, Tensor]) -> dict[str, Any]:
-    """Change weights so that settings are theirs; which of ours need not agree any more."""
+def _fold(config: c.Config, raw: dict[str, Any], own: dict[str, Tensor]) -> dict[str, Any]:
+    """Change weights to fit the architecture; the settings that need not agree any more."""
     kind, changes = raw["model_type"], dict[str, Any]()
     part = config.decoder if isinstance(config.decoder, c.Transformer) else config.encoder
     assert isinstance(part, c.Transformer)
@@ -324,7 +324,7 @@ def _folded(config: c.Config, raw: dict[str, Any], own: dict[str, Tensor]) -> di
             own[name] = _reordered(name, own[name], order, part.dim)
         changes |= {"encoder.positions": True, "decoder.positions": True}
     if kind == "gpt2" and part.positions in ("sinusoidal", "none"):
-        table = sinusoids(WAVES, part.dim)
+        table = sinusoids(SINUSOIDAL_POSITIONS, part.dim)
         waves = table if part.positions == "sinusoidal" else torch.zeros_like(table)
         own["decoder.stack.positions.table.weight"] = waves.clone()
         changes["decoder.positions"] = True
@@ -335,24 +335,24 @@ def _folded(config: c.Config, raw: dict[str, Any], own: dict[str, Tensor]) -> di
 
 
 STEM, STEM_SEGMENTS = "encoder.stem.embedding.weight", "encoder.stem.segments.weight"
-READS = ("qkv.weight", "up.weight", "query.weight", "kv.weight", "output.weight")
-WRITES = ("out.weight", "out.bias", "down.weight", "down.bias", "norm.weight", "norm.bias")
+INPUT_COLUMNS = ("qkv.weight", "up.weight", "query.weight", "kv.weight", "output.weight")
+OUTPUT_ROWS = ("out.weight", "out.bias", "down.weight", "down.bias", "norm.weight", "norm.bias")
 
 
 def _reordered(name: str, weight: Tensor, order: Tensor, dim: int) -> Tensor:
-    """A weight for vectors whose columns come in another order."""
-    if name.endswith((*READS, "embedding.weight")) and weight.dim() == 2:
+    """A weight for vectors with another order of columns."""
+    if name.endswith((*INPUT_COLUMNS, "embedding.weight")) and weight.dim() == 2:
         assert weight.size(1) == dim
         return weight[:, order]
-    return weight[order] if name.endswith(WRITES) else weight
+    return weight[order] if name.endswith(OUTPUT_ROWS) else weight
 
 
-def their_tensors(found: Described) -> dict[str, Tensor]:
+def exported_tensors(description: Description) -> dict[str, Tensor]:
     """The tensors of a file of weights."""
     tensors: dict[str, Tensor] = {}
-    for rule in found.made.weights:
-        if rule.ours not in found.weights:
+    for rule in description.arch.weights:
+        if rule.ours not in description.weights:
             raise ConfigError(f"this network has no '{rule.ours}', which is needed there")
-        parts = rule.layout.split(found.weights[rule.ours].float())
+        parts = rule.layout.split(description.weights[rule.ours].float())
         tensors |= dict(zip(rule.theirs, (p.contiguous() for p in parts), strict=True))
     return tensors

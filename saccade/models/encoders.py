@@ -1,4 +1,4 @@
-"""Encoders: a stem and a body, `Padded -> Memory`; of several sources, all laid end to end."""
+"""Encoders: a stem and a body, `Padded -> Memory`; several sources are concatenated."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from saccade.nn.padded import Memory, Padded, end_to_end
 
 
 class Encoder(nn.Module):
-    """One source: its stem makes vectors, its body relates them."""
+    """One source: its stem embeds the positions, its body contextualises them."""
 
     def __init__(self, stem: nn.Module, body: Body, dim: int):
         super().__init__()
@@ -34,10 +34,10 @@ class Encoder(nn.Module):
 
 
 class EarlyFusion(nn.Module):
-    """Several sources, each with a stem and a mark of its own, read end to end by one body.
+    """Several sources, each with a stem and a learned mark, concatenated before one body.
 
-    The sum of what has no order, as tags, is added to every position of the others: no tag is
-    nearer to a letter than another (Wu et al. 2021, arxiv.org/abs/2005.10213).
+    The sum of a source without order, such as tags, is added to every position of the others: no
+    tag is nearer to a letter than another (Wu et al. 2021, arxiv.org/abs/2005.10213).
     """
 
     def __init__(self, stems: list[nn.Module], body: Body, dim: int, ordered: Sequence[bool] = ()):
@@ -59,18 +59,18 @@ class EarlyFusion(nn.Module):
             read: Padded = stem(source)
             parts.append(Padded(read.values + mark.to(read.values.dtype), read.lengths))
         pairs = list(zip(parts, self.ordered, strict=True))
-        bags = [bag_of(part) for part, ordered in pairs if not ordered]
+        bags = [sum_pooled(part) for part, ordered in pairs if not ordered]
         if bags:
             bag = torch.stack(bags).sum(0)
             parts = [
                 Padded(part.values + bag, part.lengths) if ordered else part
                 for part, ordered in pairs
             ]
-        x, keep, lengths = one_after_the_other(parts)
+        x, keep, lengths = concat_rows(parts)
         return self.body(x, keep, lengths)  # type: ignore[no-any-return]
 
 
-def bag_of(read: Padded) -> Float[Tensor, "B 1 D"]:
+def sum_pooled(read: Padded) -> Float[Tensor, "B 1 D"]:
     """The sum of each row's vectors, divided by the root of their number."""
     values = read.values
     if read.keep is not None:
@@ -79,7 +79,7 @@ def bag_of(read: Padded) -> Float[Tensor, "B 1 D"]:
     return values.sum(1, keepdim=True) * count.rsqrt()
 
 
-def one_after_the_other(parts: Sequence[Padded]) -> tuple[Tensor, Tensor | None, Tensor]:
+def concat_rows(parts: Sequence[Padded]) -> tuple[Tensor, Tensor | None, Tensor]:
     """Vectors of several sources (B, S, D), row by row without padding between; keep; lengths."""
     x = torch.cat([part.values for part in parts], 1)
     lengths = torch.stack([part.lengths for part in parts]).sum(0)
@@ -94,7 +94,7 @@ def one_after_the_other(parts: Sequence[Padded]) -> tuple[Tensor, Tensor | None,
 
 
 class LateFusion(nn.Module):
-    """Late fusion: the memories of several sources end to end, each with a mark of its own."""
+    """Late fusion: the concatenated memories of several sources, each with a learned mark."""
 
     def __init__(self, encoders: list[Encoder]):
         super().__init__()

@@ -1,7 +1,6 @@
-"""Ensembles: several networks of one kind that decide together, as one network of that kind.
+"""Ensembles: several networks of one kind as one network of that kind.
 
-What comes next has the mean of their probabilities. Their vocabularies are the same, and a search
-or a metric cannot tell them from one.
+Its probabilities are the mean of theirs. They have the same vocabulary.
 """
 
 from collections.abc import Sequence
@@ -21,12 +20,12 @@ from saccade.nn.padded import Memory, Padded
 
 def mean_log_probs(logits: Sequence[Float[Tensor, "*shape V"]]) -> Float[Tensor, "*shape V"]:
     """The log of the mean of several distributions."""
-    stacked = torch.stack([one.float().log_softmax(-1) for one in logits])
+    stacked = torch.stack([part.float().log_softmax(-1) for part in logits])
     return stacked.logsumexp(0) - log(len(logits))
 
 
 class DecoderEnsemble(Decoder):
-    """Decoders that each go on from a state of their own; the state is the tuple of them."""
+    """Decoders, each with its own state; the state is the tuple of them."""
 
     def __init__(self, members: Sequence[Decoder]):
         first = members[0]
@@ -45,8 +44,8 @@ class DecoderEnsemble(Decoder):
     def forward(
         self, inputs: Inputs, state: tuple[Any, ...]
     ) -> tuple[Float[Tensor, "B T V"], tuple[Any, ...]]:
-        said = [member(inputs, one) for member, one in zip(self.members, state, strict=True)]
-        return mean_log_probs([logits for logits, _ in said]), tuple(after for _, after in said)
+        steps = [member(inputs, part) for member, part in zip(self.members, state, strict=True)]
+        return mean_log_probs([logits for logits, _ in steps]), tuple(after for _, after in steps)
 
     def loss(
         self, inputs: Inputs, targets: Padded, state: tuple[Any, ...], smoothing: float = 0.0
@@ -93,8 +92,8 @@ class TaggerEnsemble(Tagger):
         return mean_log_probs([member.logits(sources) for member in self.members])
 
 
-def together(members: Sequence[Network]) -> Network:
-    """The networks as one, of the kind that each of them is."""
+def build_ensemble(members: Sequence[Network]) -> Network:
+    """The networks as one of the same kind."""
     for kind, ensemble in (
         (Generator, GeneratorEnsemble),
         (Classifier, ClassifierEnsemble),

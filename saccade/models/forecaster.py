@@ -28,8 +28,8 @@ from saccade.nn.loss import Loss
 from saccade.nn.padded import Padded
 
 
-class Framed(NamedTuple):
-    """A window as a network reads it, and what its forecast is put back into."""
+class FramedWindow(NamedTuple):
+    """A normalised window, and what undoes the normalisation of its forecast."""
 
     own: Float[Tensor, "B S C"]
     past: Float[Tensor, "B S P"]
@@ -40,12 +40,12 @@ class Framed(NamedTuple):
 
     @property
     def source(self) -> Padded:
-        """All that an encoder reads of the look-back."""
+        """The input of an encoder: the look-back with its covariates."""
         values = torch.cat([self.own, self.past, self.known], -1)
         return Padded(values, torch.full((values.size(0),), values.size(1)))
 
-    def undone(self, forecast: Float[Tensor, "B H C"]) -> Float[Tensor, "B H C"]:
-        """A forecast of what the network reads as one of the series themselves."""
+    def unframe(self, forecast: Float[Tensor, "B H C"]) -> Float[Tensor, "B H C"]:
+        """A normalised forecast in the units of the series."""
         return forecast * self.level.scale + self.level.centre + self.effects
 
 
@@ -57,7 +57,7 @@ class Normal(NamedTuple):
 
 
 class WindowFrame(nn.Module):
-    """Takes effects, level and deviation out of a window."""
+    """Removes effects, level and scale from a window."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class WindowFrame(nn.Module):
         self.lookback, self.horizon, self.channels, self.known = lookback, horizon, channels, known
         self.effects, self.centre, self.scale = effects, centre, scale
 
-    def forward(self, sources: Sequence[Padded]) -> Framed:
+    def forward(self, sources: Sequence[Padded]) -> FramedWindow:
         window, place, future = (source.values for source in sources)
         S, H, C = self.lookback, self.horizon, self.channels
         window, future = window[:, :S].float(), future[:, :H].float()
@@ -85,14 +85,14 @@ class WindowFrame(nn.Module):
         own, level = normalised(own - effects[:, :S], self.centre, self.scale)
         if past.size(-1):
             past, _ = normalised(past, self.centre, self.scale)
-        return Framed(own, past, known, level, effects[:, S:], series)
+        return FramedWindow(own, past, known, level, effects[:, S:], series)
 
     def targets(self, target: Padded) -> Float[Tensor, "B H C"]:
         return target.values[:, : self.horizon].float()
 
 
 class Forecaster(nn.Module):
-    """All steps at once: a linear map of the look-back, what an encoder adds to it, or both."""
+    """All steps at once: a linear function of the look-back, the output of an encoder, or both."""
 
     carries = False
 
@@ -110,35 +110,35 @@ class Forecaster(nn.Module):
         self.encoder, self.head = encoder, head
 
     def forward(self, batch: Any, carry: Any = None, progress: float = 1.0) -> tuple[Loss, None]:
-        said, values = self.normal(batch.sources), self.frame.targets(batch.target)
-        loss, nll, count = weighted_nll(values, said.mean, said.deviation, self.beta)
+        predicted, values = self.normal(batch.sources), self.frame.targets(batch.target)
+        loss, nll, count = weighted_nll(values, predicted.mean, predicted.deviation, self.beta)
         return Loss(loss, nll, count), None
 
     def nll(self, sources: Sequence[Padded], target: Padded) -> Float[Tensor, "B"]:
         """-log p of each window's target."""
-        said, values = self.normal(sources), self.frame.targets(target)
-        found = gaussian_nll(values.nan_to_num(0.0) - said.mean, said.deviation)
+        predicted, values = self.normal(sources), self.frame.targets(target)
+        found = gaussian_nll(values.nan_to_num(0.0) - predicted.mean, predicted.deviation)
         return found.where(~values.isnan(), 0.0).sum((1, 2))
 
     def normal(self, sources: Sequence[Padded]) -> Normal:
-        """What is said of each step."""
+        """The distribution of each step."""
         window = self.frame(sources)
         forecast: Tensor | float = 0.0
         more: Tensor | float = 0.0
         if self.shortcut is not None:
             forecast = self.shortcut(window.own, window.past)
         if self.encoder is not None and self.head is not None:
-            said = self.head(self.encoder(window.source)).float()
+            predicted = self.head(self.encoder(window.source)).float()
             H, C = self.frame.horizon, self.frame.channels
-            added, more = said.view(-1, 2, H, C).unbind(1)
+            added, more = predicted.view(-1, 2, H, C).unbind(1)
             forecast = forecast + added
         assert isinstance(forecast, Tensor)
         spread = self.spread(window.series, window.level.scale, more)
-        return Normal(window.undone(forecast), spread)
+        return Normal(window.unframe(forecast), spread)
 
 
 class StepForecaster(nn.Module):
-    """Step by step: a decoder reads the last value and says a distribution of the next."""
+    """Autoregressive: a decoder reads the last value and predicts a distribution of the next."""
 
     carries = False
 
@@ -160,7 +160,7 @@ class StepForecaster(nn.Module):
     def nll(self, sources: Sequence[Padded], target: Padded) -> Float[Tensor, "B"]:
         """-log p of each window's target: teacher forcing.
 
-        A density is one of the series themselves, whatever the window was divided by.
+        It is a density of the series themselves, whatever the window was divided by.
         """
         window, state = self.start(sources)
         values = self.frame.targets(target) - window.effects - window.level.centre
@@ -170,7 +170,7 @@ class StepForecaster(nn.Module):
         scale = window.level.scale.log().expand_as(values).where(~values.isnan(), 0.0)
         return self.distribution.nll(raw, values).sum(1) + scale.sum((1, 2))
 
-    def start(self, sources: Sequence[Padded]) -> tuple[Framed, Any]:
+    def start(self, sources: Sequence[Padded]) -> tuple[FramedWindow, Any]:
         """The window, and the decoder's state before its first step."""
         window = self.frame(sources)
         memory = self.encoder(window.source)

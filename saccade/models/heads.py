@@ -1,4 +1,4 @@
-"""Heads: from a memory to labels or numbers, for the whole or for each word.
+"""Heads: from a memory to labels or numbers, for the whole sequence or for each word.
 
 The output layer is given: logits of labels, or a distribution of numbers.
 """
@@ -83,7 +83,7 @@ class CTCHead(nn.Module):
 
     def __init__(self, dim: int, vocab_size: int, blank: int):
         super().__init__()
-        self.blank = blank  # an id that is never said
+        self.blank = blank  # an id that is in no target
         self.output = Linear(dim, vocab_size)
 
     def forward(self, memory: Memory) -> Float[Tensor, "B S V"]:
@@ -93,18 +93,18 @@ class CTCHead(nn.Module):
     def loss(
         self, log_probs: Float[Tensor, "B S V"], keep: Bool[Tensor, "B S"] | None, target: Padded
     ) -> Float[Tensor, ""]:
-        """The summed -log p of all ways in which positions can say a target, in its order.
+        """The summed -log p of the targets, over all their alignments to the positions.
 
-        A target that has more tokens than there are positions counts nothing.
+        A target with more tokens than there are positions does not count.
         """
         B, S = log_probs.shape[:2]
         lengths = torch.full((B,), S) if keep is None else keep.sum(1).cpu()
-        said = (target.lengths - 2).clamp(min=0)  # without the marks at both ends
+        gold = (target.lengths - 2).clamp(min=0)  # without the marks at both ends
         return F.ctc_loss(
             log_probs.transpose(0, 1),
             target.values[:, 1:],
             lengths,
-            said,
+            gold,
             self.blank,
             "sum",
             zero_infinity=True,
@@ -112,10 +112,10 @@ class CTCHead(nn.Module):
 
 
 class BagOfWords(nn.Module):
-    """Which words a target has, in no order: said at once by the mean of a memory.
+    """The words of a target, in no order, predicted from the mean of a memory.
 
-    Ma et al. 2018, arxiv.org/abs/1805.04871. It shows an encoder that begins with nothing, as a
-    picture's, what matters, long before the decoder asks it.
+    Ma et al. 2018, arxiv.org/abs/1805.04871. It gives an encoder that is trained from scratch, such
+    as that of pictures, a strong gradient before the decoder has learned to attend.
     """
 
     def __init__(self, dim: int, vocab_size: int):
@@ -126,9 +126,9 @@ class BagOfWords(nn.Module):
         """The summed -log p of a target's words."""
         mean = masked_mean(memory.values, memory.keep)
         log_probs = self.output(mean).float().log_softmax(-1)  # (B, V)
-        said = Padded(target.values[:, 1:], (target.lengths - 2).clamp(min=0))  # without the marks
-        scores = log_probs.gather(1, said.values)
-        return -(scores if said.keep is None else scores * said.keep).sum()  # type: ignore[no-any-return]
+        gold = Padded(target.values[:, 1:], (target.lengths - 2).clamp(min=0))  # without the marks
+        scores = log_probs.gather(1, gold.values)
+        return -(scores if gold.keep is None else scores * gold.keep).sum()  # type: ignore[no-any-return]
 
 
 class PerToken(nn.Module):
@@ -165,7 +165,7 @@ class PerToken(nn.Module):
     def loss(
         self, values: Float[Tensor, "N C"], gold: Int[Tensor, "N"], smoothing: float = 0.0
     ) -> Loss:
-        """The loss of the tokens at some positions; their logits are never all in memory."""
+        """The loss of the tokens at some positions, without all logits in memory."""
         return self.output.loss(self.hidden(values), gold, smoothing)
 
 

@@ -1,6 +1,6 @@
-"""How tensors of other toolkits lie in ours: `join` theirs to one of ours, `split` it again.
+"""Conversions between tensors of other toolkits and ours: `join` theirs into one, `split` it again.
 
-`shape` is that of what `join` gives, without any tensor.
+`shape` is that of the result of `join`.
 """
 
 from collections.abc import Sequence
@@ -46,12 +46,12 @@ class Transposed:
 
 @dataclass(frozen=True)
 class Stacked:
-    """Rows one below the other: the two inputs of a gated feed-forward network."""
+    """Concatenated rows: the two inputs of a gated feed-forward network."""
 
     parts: int = 2
 
     def shape(self, shapes: Sequence[Shape]) -> Shape:
-        return _below(shapes)
+        return _stacked_shape(shapes)
 
     def join(self, tensors: Sequence[Tensor]) -> Tensor:
         return torch.cat(list(tensors))
@@ -71,7 +71,7 @@ class Heads:
     fused: bool = False  # one tensor (in, 3 * out), as in GPT-2
 
     def shape(self, shapes: Sequence[Shape]) -> Shape:
-        return shapes[0][::-1] if self.fused else _below(shapes)
+        return shapes[0][::-1] if self.fused else _stacked_shape(shapes)
 
     def join(self, tensors: Sequence[Tensor]) -> Tensor:
         if self.fused:
@@ -79,7 +79,7 @@ class Heads:
             tensors = (tensor.T if tensor.dim() > 1 else tensor).chunk(3)
         query, key, value = (_rows(t, -1, self.head_dim) for t in tensors)
         if self.rotary:
-            query, key = self._neighbours(query), self._neighbours(key)
+            query, key = self._interleave(query), self._interleave(key)
         query = query * self.factor if self.factor != 1.0 else query
         grouped = _rows(query, -1, self.queries)
         return torch.cat([grouped, key.unsqueeze(1), value.unsqueeze(1)], 1).flatten(0, 2)
@@ -89,21 +89,21 @@ class Heads:
         query, key, value = groups[:, :-2].flatten(0, 1), groups[:, -2], groups[:, -1]
         query = query / self.factor if self.factor != 1.0 else query
         if self.rotary:
-            query, key = self._halves(query), self._halves(key)
+            query, key = self._deinterleave(query), self._deinterleave(key)
         parts = [part.flatten(0, 1) for part in (query, key, value)]
         if not self.fused:
             return parts
-        whole = torch.cat(parts)
-        return [whole.T if whole.dim() > 1 else whole]
+        fused = torch.cat(parts)
+        return [fused.T if fused.dim() > 1 else fused]
 
-    def _neighbours(self, heads: Tensor) -> Tensor:
+    def _interleave(self, heads: Tensor) -> Tensor:
         return (
             heads.view(len(heads), 2, self.head_dim // 2, *heads.shape[2:])
             .transpose(1, 2)
             .flatten(1, 2)
         )
 
-    def _halves(self, heads: Tensor) -> Tensor:
+    def _deinterleave(self, heads: Tensor) -> Tensor:
         return (
             heads.view(len(heads), self.head_dim // 2, 2, *heads.shape[2:])
             .transpose(1, 2)
@@ -118,7 +118,7 @@ class MemoryHeads:
     head_dim: int
 
     def shape(self, shapes: Sequence[Shape]) -> Shape:
-        return _below(shapes)
+        return _stacked_shape(shapes)
 
     def join(self, tensors: Sequence[Tensor]) -> Tensor:
         parts = [_rows(t, -1, self.head_dim) for t in tensors]
@@ -152,6 +152,6 @@ def _rows(tensor: Tensor, *shape: int) -> Tensor:
     return tensor.reshape(*shape, *tensor.shape[1:])
 
 
-def _below(shapes: Sequence[Shape]) -> Shape:
-    """The shape of rows one below the other."""
+def _stacked_shape(shapes: Sequence[Shape]) -> Shape:
+    """The shape of concatenated rows."""
     return sum(shape[0] for shape in shapes), *shapes[0][1:]

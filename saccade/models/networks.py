@@ -1,8 +1,8 @@
 """Networks: `network(batch, carry, progress) -> Loss, carry`, one entry for every kind.
 
-All parameters are used inside `forward` of a module, so that whatever wraps a network from outside
-(data parallelism, sharding, hooks) sees every use. What a network carries from one batch to the
-next (the state of a recurrent language model) is a value.
+All parameters are used inside `forward` of a module, so that wrappers of a network (data
+parallelism, sharding, hooks) see every use. What a network carries from one batch to the next (the
+state of a recurrent language model) is a value.
 """
 
 from abc import ABC, abstractmethod
@@ -31,7 +31,7 @@ from saccade.nn.state import detach
 
 @runtime_checkable
 class Batch(Protocol):
-    """What a network reads: a padded tensor for each source, and one for the target."""
+    """The input of a network: a padded tensor for each source, and one for the target."""
 
     @property
     def sources(self) -> tuple[Padded, ...]: ...
@@ -40,7 +40,7 @@ class Batch(Protocol):
 
 
 class Generator(nn.Module):
-    """A decoder, after an encoder or, as a language model, alone."""
+    """An encoder and a decoder, or as a language model a decoder alone."""
 
     def __init__(
         self,
@@ -61,18 +61,18 @@ class Generator(nn.Module):
         self.decoder = decoder
         self.label_smoothing = label_smoothing
         self.scheduled_sampling = scheduled_sampling
-        self.special = tuple(special)  # ids of the target that are no words
-        self.monotone, self.ctc = monotone, ctc  # a second loss, and its weight
-        self.words, self.bag = words, bag  # another
-        self.rdrop = rdrop  # the weight of how far two passes are apart
+        self.special = tuple(special)  # special ids of the target
+        self.monotone, self.ctc = monotone, ctc  # the CTC loss, and its weight
+        self.words, self.bag = words, bag  # the bag-of-words loss, and its weight
+        self.rdrop = rdrop  # the weight of the divergence between two passes
 
     @property
     def carries(self) -> bool:
-        """Whether a batch goes on where the one before it stopped."""
+        """Whether a batch continues the one before it."""
         return self.encoder is None and self.decoder.carries
 
     def forward(self, batch: Batch, carry: Any = None, progress: float = 1.0) -> tuple[Loss, Any]:
-        """Teacher forcing: the loss of a target when the decoder reads it up to each position.
+        """Teacher forcing: the loss of a target, of which the decoder reads the gold prefix.
 
         `progress` through training goes from 0 to 1.
         """
@@ -80,7 +80,7 @@ class Generator(nn.Module):
         memory = self.encode(batch.sources)
         if self.training and self.scheduled_sampling * progress > 0.0:
             share = self.scheduled_sampling * progress
-            tokens = own_guesses(self, memory, tokens, share)
+            tokens = scheduled_inputs(self, memory, tokens, share)
         state = self.decoder.start(memory, tokens.size(0)) if carry is None else carry
         smoothing = self.label_smoothing if self.training else 0.0
         if self.training and self.rdrop:
@@ -97,22 +97,22 @@ class Generator(nn.Module):
         if self.training and self.words is not None and memory is not None:
             unordered = self.words(memory, batch.target)
             loss = replace(loss, sum=(1.0 - self.bag) * loss.sum + self.bag * unordered)
-        # Truncated back-propagation: values go on, gradients stop.
+        # Truncated back-propagation: the state is carried on without its gradient.
         return loss, detach(state) if self.carries else None
 
-    def blank(self, rows: int) -> Any:
-        """What is carried by a network that has read nothing, for so many rows."""
+    def zero_state(self, rows: int) -> Any:
+        """The state to carry before the first batch, for `rows` rows."""
         assert isinstance(self.decoder, RecurrentDecoder)
-        return self.decoder.blank(rows)
+        return self.decoder.zero_state(rows)
 
     def encode(self, sources: Sequence[Padded]) -> Memory | None:
-        """The memory of the sources; None of none."""
+        """The memory of the sources; None without sources."""
         if self.encoder is None:
             return None
         memory: Memory = self.encoder(*sources)
         if not self.decoder.copies:
             return memory
-        return memory._replace(tokens=tokens_of(sources[0], memory.values.size(1)))
+        return memory._replace(tokens=source_tokens(sources[0], memory.values.size(1)))
 
     def ctc_heads(self, memory: Memory | None) -> list[tuple[CTCHead, Memory]]:
         """Each CTC head, and the memory that it reads."""
@@ -120,7 +120,7 @@ class Generator(nn.Module):
 
 
 class Labeller(nn.Module, ABC):
-    """An encoder and a head that gives labels."""
+    """An encoder and a head for labels."""
 
     def __init__(
         self,
@@ -139,14 +139,14 @@ class Labeller(nn.Module, ABC):
     carries = False
 
     @abstractmethod
-    def said(self, batch: Batch) -> Float[Tensor, "N labels"]:
-        """The logits of what is scored in a batch."""
+    def scored_logits(self, batch: Batch) -> Float[Tensor, "N labels"]:
+        """The logits of the scored positions of a batch."""
 
     def label_loss(self, batch: Batch, gold: Int[Tensor, "N"]) -> Loss:
         """The loss of a batch whose labels are `gold`."""
-        logits = self.said(batch)
+        logits = self.scored_logits(batch)
         if self.training and self.rdrop:
-            return rdrop_loss(logits, self.said(batch), gold, self.smoothing, self.rdrop)
+            return rdrop_loss(logits, self.scored_logits(batch), gold, self.smoothing, self.rdrop)
         return label_loss(logits, gold, self.smoothing)
 
     @property
@@ -163,7 +163,7 @@ class Classifier(Labeller):
     def forward(self, batch: Batch, carry: Any = None, progress: float = 1.0) -> tuple[Loss, None]:
         return self.label_loss(batch, batch.target.values[:, 0]), None
 
-    def said(self, batch: Batch) -> Float[Tensor, "B labels"]:
+    def scored_logits(self, batch: Batch) -> Float[Tensor, "B labels"]:
         return self.logits(batch.sources)
 
 
@@ -179,14 +179,14 @@ class Tagger(Labeller):
     def forward(self, batch: Batch, carry: Any = None, progress: float = 1.0) -> tuple[Loss, None]:
         return self.label_loss(batch, batch.target.scored(batch.target.values)), None
 
-    def said(self, batch: Batch) -> Float[Tensor, "n labels"]:
+    def scored_logits(self, batch: Batch) -> Float[Tensor, "n labels"]:
         return batch.target.scored(self.logits(batch.sources))
 
 
 class TokenPredictor(nn.Module):
-    """An encoder and a head that says tokens, at those positions of the source that are scored.
+    """An encoder and a head that predicts tokens at the scored positions of the source.
 
-    With a second head it says whether a row is two texts that belong together; then the first
+    With a second head it predicts whether the two segments of a row belong together; the first
     position of a target is the label of that.
     """
 
@@ -217,7 +217,7 @@ class TokenPredictor(nn.Module):
         return Padded(values, target.lengths)
 
     def logits(self, sources: Sequence[Padded], target: Padded) -> Float[Tensor, "n V"]:
-        """Those of the positions of the target that are scored, one after the other."""
+        """Those of the scored positions of the target, one after the other."""
         return self.head(target.scored(self.encoder(*sources).values))  # type: ignore[no-any-return]
 
     def pairs(self, sources: Sequence[Padded]) -> Float[Tensor, "B 2"]:
@@ -236,44 +236,44 @@ class TokenPredictor(nn.Module):
         return loss, None
 
 
-class TwoWays(TokenPredictor):
-    """Two language models, one from each end, with one head: they share its words and no states.
+class BidirectionalLM(TokenPredictor):
+    """A forward and a backward language model that share the head and the embedding.
 
-    A token is said from those before it, and once more from those after it.
+    A token is predicted from those before it, and again from those after it.
     Peters et al. 2018, arxiv.org/abs/1802.05365
     """
 
-    def sides(self, sources: Sequence[Padded]) -> tuple[Tensor, Tensor]:
-        """For each position what was read before it, and what after it: (B, S, D / 2) each."""
+    def contexts(self, sources: Sequence[Padded]) -> tuple[Tensor, Tensor]:
+        """For each position the states before it and after it: (B, S, D / 2) each."""
         memory: Memory = self.encoder(*sources)
         values = memory.values
         if memory.keep is not None:
             values = values.masked_fill(~memory.keep.unsqueeze(-1), 0.0)
-        ahead, back = values.chunk(2, -1)
-        return F.pad(ahead[:, :-1], (0, 0, 1, 0)), F.pad(back[:, 1:], (0, 0, 0, 1))
+        left, right = values.chunk(2, -1)
+        return F.pad(left[:, :-1], (0, 0, 1, 0)), F.pad(right[:, 1:], (0, 0, 0, 1))
 
-    def each(
+    def directional_logits(
         self, sources: Sequence[Padded], target: Padded
     ) -> tuple[Float[Tensor, "n V"], Float[Tensor, "n V"]]:
-        """The logits of either direction, at the positions of the target that are scored."""
-        before, after = self.sides(sources)
+        """The logits of either direction, at the scored positions of the target."""
+        before, after = self.contexts(sources)
         return self.head(target.scored(before)), self.head(target.scored(after))
 
     def logits(self, sources: Sequence[Padded], target: Padded) -> Float[Tensor, "n V"]:
-        """Those of both together: the product of what each says."""
-        before, after = self.each(sources, target)
+        """Those of both together: the product of their probabilities."""
+        before, after = self.directional_logits(sources, target)
         return before.log_softmax(-1) + after.log_softmax(-1)
 
     def forward(self, batch: Batch, carry: Any = None, progress: float = 1.0) -> tuple[Loss, None]:
         target = batch.target
         gold = target.scored(target.values)
-        hidden = torch.cat([target.scored(side) for side in self.sides(batch.sources)])
+        hidden = torch.cat([target.scored(side) for side in self.contexts(batch.sources)])
         smoothing = self.label_smoothing if self.training else 0.0
         return self.head.loss(hidden, torch.cat([gold, gold]), smoothing), None
 
 
 class Regressor(nn.Module):
-    """An encoder and a head that gives numbers: for an example, or for each word of it."""
+    """An encoder and a head for numbers: for an example, or for each word of it."""
 
     carries = False
 
@@ -306,17 +306,17 @@ Network = Generator | Classifier | Tagger | TokenPredictor | WordVectors | Regre
 
 
 def shifted(target: Padded) -> tuple[Inputs, Padded]:
-    """Teacher forcing's two views of a target: what the decoder reads, what it should say next.
+    """The inputs and the targets of teacher forcing.
 
-    Tokens begin with a mark; before the first numbers all are missing.
+    Tokens begin with a start symbol; before the first numbers all are missing.
     """
     if target.values.is_floating_point():
         return torch.cat([missing(target.values[:, :1]), target.values[:, :-1]], 1), target
-    said = Padded(target.values[:, 1:], (target.lengths - 1).clamp(min=0))
-    return target.values[:, :-1], said
+    gold = Padded(target.values[:, 1:], (target.lengths - 1).clamp(min=0))
+    return target.values[:, :-1], gold
 
 
-def tokens_of(source: Padded, positions: int) -> Int[Tensor, "B S"]:
+def source_tokens(source: Padded, positions: int) -> Int[Tensor, "B S"]:
     """The tokens at the positions of a memory that begins with this source; -1 at all others."""
     tokens = source.values
     if source.keep is not None:
@@ -325,17 +325,16 @@ def tokens_of(source: Padded, positions: int) -> Int[Tensor, "B S"]:
 
 
 def missing(like: Float[Tensor, "B n F"]) -> Float[Tensor, "B n F"]:
-    """What a decoder of numbers reads before the first."""
+    """The first input of a decoder of numbers."""
     return torch.full_like(like, nan)
 
 
-def own_guesses(
+def scheduled_inputs(
     network: Generator, memory: Memory | None, tokens: Int[Tensor, "B T"], share: float
 ) -> Int[Tensor, "B T"]:
-    """Scheduled sampling: a share of what the decoder reads replaced by what it would have said.
+    """Scheduled sampling: a share of the decoder's inputs replaced by its own predictions.
 
-    Bengio et al. 2015, arxiv.org/abs/1506.03099: step by step, each guess after the guesses before
-    it.
+    Bengio et al. 2015, arxiv.org/abs/1506.03099: step by step, each prediction after those before.
     """
     with torch.no_grad():
         state = network.decoder.start(memory, tokens.size(0))
@@ -349,8 +348,8 @@ def own_guesses(
     return torch.cat(columns, 1)
 
 
-def halved(network: nn.Module, dtype: torch.dtype) -> Halved:
-    """A network that computes in half precision, but for the output layers that sum it up."""
+def half_precision(network: nn.Module, dtype: torch.dtype) -> Halved:
+    """A network that computes in half precision, except for large output layers."""
     single: tuple[nn.Module, ...] = ()
     if isinstance(network, Generator):
         single = (network.decoder.output,)

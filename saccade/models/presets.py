@@ -1,6 +1,6 @@
 """Named sizes that expand into plain settings; `base` and `big` are Vaswani et al.'s (2017).
 
-Published models are described by what their config.json says, and read as that is.
+Published models are described by their config.json.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -142,8 +142,8 @@ ELMO = {"kind": "recurrent", "cell": "lstm", "dim": 1024, "num_layers": 2, "drop
     "separate": True,
     "residual": True,
 }
-# Those that are no config.json of a toolkit: the task, the tables of the network, the vocabulary.
-OWN: dict[str, tuple[str, dict[str, dict[str, Any]], int]] = {
+# Those without a config.json: the task, the tables of the network, the size of the vocabulary.
+OTHERS: dict[str, tuple[str, dict[str, dict[str, Any]], int]] = {
     "transformer-base": ("translate", _original("base"), 37000),
     "transformer-big": ("translate", _original("big"), 37000),
     "xlnet-large": (
@@ -157,21 +157,21 @@ OWN: dict[str, tuple[str, dict[str, dict[str, Any]], int]] = {
         793471,
     ),
 }
-PRESETS = (*OWN, *PUBLISHED)
+PRESETS = (*OTHERS, *PUBLISHED)
 
 
 def preset(name: str) -> "Published":
-    """A published model in our words."""
+    """A published model as our configuration."""
     from saccade.models.pretrained import published  # which imports torch
     from saccade.models.pretrained_parts import Published
 
-    if name in OWN:
-        kind, tables, rows = OWN[name]
+    if name in OTHERS:
+        kind, tables, rows = OTHERS[name]
         return Published(name, kind, {part: dict(table) for part, table in tables.items()}, rows)
-    made = published(PUBLISHED[name], name)
-    if made.model_type == "bart":  # whose output has a bias that is not learned
-        made.tables["decoder"]["output_bias"] = False
-    return made
+    arch = published(PUBLISHED[name], name)
+    if arch.model_type == "bart":  # whose output has a bias that is not learned
+        arch.tables["decoder"]["output_bias"] = False
+    return arch
 
 
 def expand(size: str, kind: str, part: str = "") -> dict[str, Any]:

@@ -1,11 +1,11 @@
-"""Published architectures: which of our networks each is, and what its weights are called there.
+"""Published architectures: the equivalent networks of ours, and the names of their weights.
 
-`published(values)` reads a config.json of Hugging Face's; the result says which tables our
-configuration has and, for each of our parameters, which tensors it is made of and how. The same
-rules lead back (`split`), so one map serves import and export.
+`published(values)` reads a config.json of Hugging Face's; the result has the tables of our
+configuration and, for each of our parameters, the tensors that it is made of and how. The same
+rules are inverted by `split`, so one map serves import and export.
 
-Some of what differs is no other network, only other numbers: heads are side by side here, rotary
-pairs are neighbours, T5's scores are not divided by sqrt(K), so its queries are multiplied by it.
+Some differences are in the numbers alone: heads are side by side here, rotary pairs are
+interleaved, T5's scores are not divided by sqrt(K), so its queries are multiplied by it.
 """
 
 from collections.abc import Callable, Container, Iterator, Mapping
@@ -19,7 +19,7 @@ from saccade.models.pretrained_seq2seq import bart, marian, pegasus, t5
 
 
 def published(found: Mapping[str, Any], where: str, tensors: Container[str] = ()) -> Published:
-    """What a config.json describes, in our words; `tensors` are the names that there are."""
+    """The architecture of a config.json as our configuration; `tensors` are the existing names."""
     kind = str(found.get("model_type"))
     if kind not in ARCHITECTURES:
         named = ", ".join(ARCHITECTURES)
@@ -31,7 +31,7 @@ def published(found: Mapping[str, Any], where: str, tensors: Container[str] = ()
 
 
 def head_of(found: Mapping[str, Any]) -> str:
-    """What is on top, by the class that the config names: classify, tag, masked, or nothing."""
+    """The head, by the class in the config: classify, tag, masked, or none."""
     names = found.get("architectures")
     name = str(names[0]) if isinstance(names, list) and names else ""
     for end, head in (
@@ -59,7 +59,7 @@ ARCHITECTURES: dict[str, Callable[[Values, str], Published]] = {
 
 
 def alternatives(name: str, prefix: str) -> Iterator[str]:
-    """What a tensor may be called in a file: without its prefix, or as older files did."""
+    """The possible names of a tensor in a file: without its prefix, or those of older files."""
     for one in dict.fromkeys((name, name.removeprefix(prefix))):
         yield one
         yield one.replace("LayerNorm.weight", "LayerNorm.gamma").replace(

@@ -32,25 +32,25 @@ def gpt2(values: Values, head: str) -> Published:
         "output_bias": False,
     }
     rows = values.size("vocab_size")
-    made = Published("gpt2", "language", {"decoder": decoder}, rows, positions)
-    made.prefix = "transformer."
-    made.add("decoder.embedding.weight", "transformer.wte.weight")
+    arch = Published("gpt2", "language", {"decoder": decoder}, rows, positions)
+    arch.prefix = "transformer."
+    arch.add("decoder.embedding.weight", "transformer.wte.weight")
     if not decoder["tied"]:
-        made.add("decoder.output.weight", "lm_head.weight")
-    made.add("decoder.stack.positions.table.weight", "transformer.wpe.weight")
-    made.add("decoder.stack.norm.*", "transformer.ln_f.*")
+        arch.add("decoder.output.weight", "lm_head.weight")
+    arch.add("decoder.stack.positions.table.weight", "transformer.wpe.weight")
+    arch.add("decoder.stack.norm.*", "transformer.ln_f.*")
     for i in range(layers):
         ours, theirs = f"decoder.stack.blocks.{i}.", f"transformer.h.{i}."
         heads = Heads(D // H, fused=True)
-        made.add(f"{ours}attention.qkv.*", f"{theirs}attn.c_attn.*", layout=heads)
-        made.add(f"{ours}attention.out.*", f"{theirs}attn.c_proj.*", layout=Transposed())
-        made.add(f"{ours}attention_norm.*", f"{theirs}ln_1.*")
-        made.add(f"{ours}feed_forward.up.*", f"{theirs}mlp.c_fc.*", layout=Transposed())
-        made.add(f"{ours}feed_forward.down.*", f"{theirs}mlp.c_proj.*", layout=Transposed())
-        made.add(f"{ours}feed_forward_norm.*", f"{theirs}ln_2.*")
+        arch.add(f"{ours}attention.qkv.*", f"{theirs}attn.c_attn.*", layout=heads)
+        arch.add(f"{ours}attention.out.*", f"{theirs}attn.c_proj.*", layout=Transposed())
+        arch.add(f"{ours}attention_norm.*", f"{theirs}ln_1.*")
+        arch.add(f"{ours}feed_forward.up.*", f"{theirs}mlp.c_fc.*", layout=Transposed())
+        arch.add(f"{ours}feed_forward.down.*", f"{theirs}mlp.c_proj.*", layout=Transposed())
+        arch.add(f"{ours}feed_forward_norm.*", f"{theirs}ln_2.*")
     masks = [f"transformer.h.{i}.attn.{name}" for i in range(layers) for name in MASKS]
-    made.unused = ("lm_head.weight", *masks)
-    return made
+    arch.unused = ("lm_head.weight", *masks)
+    return arch
 
 
 MASKS = ("bias", "masked_bias")  # which older files keep
@@ -89,25 +89,25 @@ def llama(values: Values, head: str) -> Published:
         "output_bias": False,
     }
     rows = values.size("vocab_size")
-    made = Published("llama", "language", {"decoder": decoder}, rows, positions, prefix="model.")
-    made.add("decoder.embedding.weight", "model.embed_tokens.weight")
+    arch = Published("llama", "language", {"decoder": decoder}, rows, positions, prefix="model.")
+    arch.add("decoder.embedding.weight", "model.embed_tokens.weight")
     if not decoder["tied"]:
-        made.add("decoder.output.weight", "lm_head.weight")
-    made.add("decoder.stack.norm.weight", "model.norm.weight")
+        arch.add("decoder.output.weight", "lm_head.weight")
+    arch.add("decoder.stack.norm.weight", "model.norm.weight")
     for i in range(layers):
         ours, theirs = f"decoder.stack.blocks.{i}.", f"model.layers.{i}."
         names = [f"{theirs}self_attn.{part}_proj.weight" for part in "qkv"]
         heads = Heads(K, H // G, rotary=True)
-        made.add(f"{ours}attention.qkv.weight", *names, layout=heads)
-        made.add(f"{ours}attention.out.weight", f"{theirs}self_attn.o_proj.weight")
-        made.add(f"{ours}attention_norm.weight", f"{theirs}input_layernorm.weight")
+        arch.add(f"{ours}attention.qkv.weight", *names, layout=heads)
+        arch.add(f"{ours}attention.out.weight", f"{theirs}self_attn.o_proj.weight")
+        arch.add(f"{ours}attention_norm.weight", f"{theirs}input_layernorm.weight")
         gates = [f"{theirs}mlp.{part}_proj.weight" for part in ("gate", "up")]
-        made.add(f"{ours}feed_forward.up.weight", *gates, layout=Stacked())
-        made.add(f"{ours}feed_forward.down.weight", f"{theirs}mlp.down_proj.weight")
-        made.add(f"{ours}feed_forward_norm.weight", f"{theirs}post_attention_layernorm.weight")
+        arch.add(f"{ours}feed_forward.up.weight", *gates, layout=Stacked())
+        arch.add(f"{ours}feed_forward.down.weight", f"{theirs}mlp.down_proj.weight")
+        arch.add(f"{ours}feed_forward_norm.weight", f"{theirs}post_attention_layernorm.weight")
     turns = [f"model.layers.{i}.self_attn.rotary_emb.inv_freq" for i in range(layers)]
-    made.unused = ("lm_head.weight", *turns)
-    return made
+    arch.unused = ("lm_head.weight", *turns)
+    return arch
 
 
 def rotary_of(values: Values) -> dict[str, Any]:

@@ -9,21 +9,21 @@ from saccade.models.pretrained_parts import Published, Values
 def bert(values: Values, head: str) -> Published:
     values.require("position_embedding_type", "absolute")
     values.require("is_decoder", False)
-    made = _bert_like(values, "bert", head, segments=values.size("type_vocab_size", default=2))
+    arch = _bert_like(values, "bert", head, segments=values.size("type_vocab_size", default=2))
     encoder = "bert.encoder.layer"
-    _bert_layers(made, f"{encoder}.{{}}.", values)
+    _bert_layers(arch, f"{encoder}.{{}}.", values)
     if head == "classify":
-        made.add("head.dense.*", "bert.pooler.dense.*")
-        made.add("head.output.*", "classifier.*")
-        made.tables["head"] |= {"pool": "first", "dense": "tanh"}
+        arch.add("head.dense.*", "bert.pooler.dense.*")
+        arch.add("head.output.*", "classifier.*")
+        arch.tables["head"] |= {"pool": "first", "dense": "tanh"}
     elif head == "tag":
-        made.add("head.output.*", "classifier.*")
+        arch.add("head.output.*", "classifier.*")
     elif head == "masked":
-        made.add("head.dense.*", "cls.predictions.transform.dense.*")
-        made.add("head.norm.*", "cls.predictions.transform.LayerNorm.*")
-        made.add("head.output.bias", "cls.predictions.bias")
-    made.unused = ("bert.pooler", "cls.seq_relationship", "cls.predictions.decoder")
-    return made
+        arch.add("head.dense.*", "cls.predictions.transform.dense.*")
+        arch.add("head.norm.*", "cls.predictions.transform.LayerNorm.*")
+        arch.add("head.output.bias", "cls.predictions.bias")
+    arch.unused = ("bert.pooler", "cls.seq_relationship", "cls.predictions.decoder")
+    return arch
 
 
 def roberta(values: Values, head: str) -> Published:
@@ -31,48 +31,48 @@ def roberta(values: Values, head: str) -> Published:
     values.require("is_decoder", False)
     offset = (values.token("pad_token_id", 1) or 0) + 1
     segments = values.size("type_vocab_size", default=1)
-    made = _bert_like(values, "roberta", head, segments, offset)
-    _bert_layers(made, "roberta.encoder.layer.{}.", values)
+    arch = _bert_like(values, "roberta", head, segments, offset)
+    _bert_layers(arch, "roberta.encoder.layer.{}.", values)
     if head == "classify":
-        made.add("head.dense.*", "classifier.dense.*")
-        made.add("head.output.*", "classifier.out_proj.*")
-        made.tables["head"] |= {"pool": "first", "dense": "tanh"}
+        arch.add("head.dense.*", "classifier.dense.*")
+        arch.add("head.output.*", "classifier.out_proj.*")
+        arch.tables["head"] |= {"pool": "first", "dense": "tanh"}
     elif head == "tag":
-        made.add("head.output.*", "classifier.*")
+        arch.add("head.output.*", "classifier.*")
     elif head == "masked":
-        made.add("head.dense.*", "lm_head.dense.*")
-        made.add("head.norm.*", "lm_head.layer_norm.*")
-        made.add("head.output.bias", "lm_head.bias")
-    made.unused = ("roberta.pooler", "lm_head.decoder")
-    return made
+        arch.add("head.dense.*", "lm_head.dense.*")
+        arch.add("head.norm.*", "lm_head.layer_norm.*")
+        arch.add("head.output.bias", "lm_head.bias")
+    arch.unused = ("roberta.pooler", "lm_head.decoder")
+    return arch
 
 
 def distilbert(values: Values, head: str) -> Published:
-    made = _bert_like(values, "distilbert", head, segments=0)
+    arch = _bert_like(values, "distilbert", head, segments=0)
     if values.flag("sinusoidal_pos_embds", False):  # the table is in the file all the same
-        made.tables["encoder"]["positions"] = "learned"
+        arch.tables["encoder"]["positions"] = "learned"
     K = values.size("dim") // values.size("n_heads")
     for i in range(values.size("n_layers")):
         ours, theirs = f"encoder.body.blocks.{i}.", f"distilbert.transformer.layer.{i}."
         names = [f"{theirs}attention.{part}_lin.*" for part in "qkv"]
-        made.add(f"{ours}attention.qkv.*", *names, layout=Heads(K))
-        made.add(f"{ours}attention.out.*", f"{theirs}attention.out_lin.*")
-        made.add(f"{ours}attention_norm.*", f"{theirs}sa_layer_norm.*")
-        made.add(f"{ours}feed_forward.up.*", f"{theirs}ffn.lin1.*")
-        made.add(f"{ours}feed_forward.down.*", f"{theirs}ffn.lin2.*")
-        made.add(f"{ours}feed_forward_norm.*", f"{theirs}output_layer_norm.*")
+        arch.add(f"{ours}attention.qkv.*", *names, layout=Heads(K))
+        arch.add(f"{ours}attention.out.*", f"{theirs}attention.out_lin.*")
+        arch.add(f"{ours}attention_norm.*", f"{theirs}sa_layer_norm.*")
+        arch.add(f"{ours}feed_forward.up.*", f"{theirs}ffn.lin1.*")
+        arch.add(f"{ours}feed_forward.down.*", f"{theirs}ffn.lin2.*")
+        arch.add(f"{ours}feed_forward_norm.*", f"{theirs}output_layer_norm.*")
     if head == "classify":
-        made.add("head.dense.*", "pre_classifier.*")
-        made.add("head.output.*", "classifier.*")
-        made.tables["head"] |= {"pool": "first", "dense": "relu"}
+        arch.add("head.dense.*", "pre_classifier.*")
+        arch.add("head.output.*", "classifier.*")
+        arch.tables["head"] |= {"pool": "first", "dense": "relu"}
     elif head == "tag":
-        made.add("head.output.*", "classifier.*")
+        arch.add("head.output.*", "classifier.*")
     elif head == "masked":
-        made.add("head.dense.*", "vocab_transform.*")
-        made.add("head.norm.*", "vocab_layer_norm.*")
-        made.add("head.output.bias", "vocab_projector.bias")
-    made.unused = ("vocab_projector.weight",)
-    return made
+        arch.add("head.dense.*", "vocab_transform.*")
+        arch.add("head.norm.*", "vocab_layer_norm.*")
+        arch.add("head.output.bias", "vocab_projector.bias")
+    arch.unused = ("vocab_projector.weight",)
+    return arch
 
 
 def _bert_like(values: Values, prefix: str, head: str, segments: int, offset: int = 0) -> Published:
@@ -108,25 +108,25 @@ def _bert_like(values: Values, prefix: str, head: str, segments: int, offset: in
     else:
         tables["head"]["dropout"] = values.number("classifier_dropout", default=rate)
     rows = values.size("vocab_size")
-    made = Published(prefix, kind, tables, rows, positions, prefix=f"{prefix}.")
-    made.add("encoder.stem.embedding.weight", f"{prefix}.embeddings.word_embeddings.weight")
+    arch = Published(prefix, kind, tables, rows, positions, prefix=f"{prefix}.")
+    arch.add("encoder.stem.embedding.weight", f"{prefix}.embeddings.word_embeddings.weight")
     if segments:
         name = f"{prefix}.embeddings.token_type_embeddings.weight"
-        made.add("encoder.stem.segments.weight", name)
+        arch.add("encoder.stem.segments.weight", name)
     table = f"{prefix}.embeddings.position_embeddings.weight"
-    made.add("encoder.body.positions.table.weight", table)
-    made.add("encoder.body.first_norm.*", f"{prefix}.embeddings.LayerNorm.*")
-    return made
+    arch.add("encoder.body.positions.table.weight", table)
+    arch.add("encoder.body.first_norm.*", f"{prefix}.embeddings.LayerNorm.*")
+    return arch
 
 
-def _bert_layers(made: Published, layers: str, values: Values) -> None:
+def _bert_layers(arch: Published, layers: str, values: Values) -> None:
     K = values.size("hidden_size") // values.size("num_attention_heads")
     for i in range(values.size("num_hidden_layers")):
         ours, theirs = f"encoder.body.blocks.{i}.", layers.format(i)
         names = [f"{theirs}attention.self.{part}.*" for part in ("query", "key", "value")]
-        made.add(f"{ours}attention.qkv.*", *names, layout=Heads(K))
-        made.add(f"{ours}attention.out.*", f"{theirs}attention.output.dense.*")
-        made.add(f"{ours}attention_norm.*", f"{theirs}attention.output.LayerNorm.*")
-        made.add(f"{ours}feed_forward.up.*", f"{theirs}intermediate.dense.*")
-        made.add(f"{ours}feed_forward.down.*", f"{theirs}output.dense.*")
-        made.add(f"{ours}feed_forward_norm.*", f"{theirs}output.LayerNorm.*")
+        arch.add(f"{ours}attention.qkv.*", *names, layout=Heads(K))
+        arch.add(f"{ours}attention.out.*", f"{theirs}attention.output.dense.*")
+        arch.add(f"{ours}attention_norm.*", f"{theirs}attention.output.LayerNorm.*")
+        arch.add(f"{ours}feed_forward.up.*", f"{theirs}intermediate.dense.*")
+        arch.add(f"{ours}feed_forward.down.*", f"{theirs}output.dense.*")
+        arch.add(f"{ours}feed_forward_norm.*", f"{theirs}output.LayerNorm.*")

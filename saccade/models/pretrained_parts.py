@@ -1,4 +1,4 @@
-"""What maps of published architectures are made of: weights by two names, a checked config.json."""
+"""Parts of the maps of published architectures: weights by two names, a checked config.json."""
 
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
@@ -16,22 +16,22 @@ class Weight(NamedTuple):
     ours: str
     theirs: tuple[str, ...]
     layout: Layout = Same()
-    missing: float | None = None  # what it is filled with where theirs are not there
+    missing: float | None = None  # the fill value where theirs are missing
 
 
 @dataclass
 class Published:
-    """A published architecture in our words."""
+    """A published architecture as our configuration."""
 
     model_type: str
     kind: str  # of the task: language, translate, classify, tag, masked
     tables: dict[str, dict[str, Any]]  # encoder, decoder, head
     rows: int  # of the vocabulary
-    longest: int | None = None  # positions, where they end
+    longest: int | None = None  # positions, where they are limited
     weights: list[Weight] = field(default_factory=list)
     prefix: str = ""  # of names, which a file may have or not
-    joint: bool = False  # encoder and decoder read with one table
-    unused: tuple[str, ...] = ()  # beginnings of names that need not be read
+    joint: bool = False  # encoder and decoder share the embedding
+    unused: tuple[str, ...] = ()  # prefixes of names that need not be read
 
     def add(self, ours: str, *theirs: str, layout: Layout | None = None) -> None:
         """A linear layer or a norm with a bias, if theirs ends in `.*`; else one tensor."""
@@ -78,7 +78,7 @@ class Values:
         return value if type(value) is int and 0 <= value < MAX_SIZE else default
 
     def require(self, name: str, *permitted: Any) -> None:
-        """CheckpointError if a setting is there that we have no network for."""
+        """CheckpointError if a setting has an unsupported value."""
         if (value := self.found.get(name)) is not None and value not in permitted:
             raise CheckpointError(f"{self.where}: {name} = {value!r:.60} is not supported")
 

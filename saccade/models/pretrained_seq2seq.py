@@ -23,7 +23,7 @@ def t5(values: Values, head: str) -> Published:
     if "scale_decoder_outputs" in values.found:  # of files that tell the two apart
         scaled = values.flag("scale_decoder_outputs", True)
         tied = "lm_head.weight" not in values.tensors
-    both: dict[str, Any] = {
+    common: dict[str, Any] = {
         "kind": "transformer",
         "dim": D,
         "num_heads": H,
@@ -42,90 +42,90 @@ def t5(values: Values, head: str) -> Published:
         "scale_embedding": tied and scaled,
     }
     decoders = values.size("num_decoder_layers", default=layers)
-    encoder = both | {"num_layers": layers}
-    decoder = both | {"num_layers": decoders, "tied": tied, "output_bias": False}
+    encoder = common | {"num_layers": layers}
+    decoder = common | {"num_layers": decoders, "tied": tied, "output_bias": False}
     tables = {"encoder": encoder, "decoder": decoder}
-    made = Published("t5", "translate", tables, values.size("vocab_size"), joint=True)
+    arch = Published("t5", "translate", tables, values.size("vocab_size"), joint=True)
     factor = D**-0.5 if tied and scaled else 1.0
-    made.add("encoder.stem.embedding.weight", "shared.weight", layout=Same(factor))
+    arch.add("encoder.stem.embedding.weight", "shared.weight", layout=Same(factor))
     if not tied:
         factor = D**-0.5 if scaled else 1.0
-        made.add("decoder.output.weight", "lm_head.weight", layout=Same(factor))
+        arch.add("decoder.output.weight", "lm_head.weight", layout=Same(factor))
     for ours, name, count in (
         ("encoder.body", "encoder", layers),
         ("decoder.stack", "decoder", decoders),
     ):
         first = f"{name}.block.0.layer.0.SelfAttention"
-        made.add(f"{ours}.positions.table.weight", f"{first}.relative_attention_bias.weight")
-        made.add(f"{ours}.norm.weight", f"{name}.final_layer_norm.weight")
+        arch.add(f"{ours}.positions.table.weight", f"{first}.relative_attention_bias.weight")
+        arch.add(f"{ours}.norm.weight", f"{name}.final_layer_norm.weight")
         for i in range(count):
-            _t5_block(made, f"{ours}.blocks.{i}.", f"{name}.block.{i}.layer.", K, gated)
-    made.unused = ("encoder.embed_tokens", "decoder.embed_tokens", "lm_head.weight")
+            _t5_block(arch, f"{ours}.blocks.{i}.", f"{name}.block.{i}.layer.", K, gated)
+    arch.unused = ("encoder.embed_tokens", "decoder.embed_tokens", "lm_head.weight")
     # which some old files have, and which is never used
-    made.unused += ("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias",)
-    return made
+    arch.unused += ("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias",)
+    return arch
 
 
-def _t5_block(made: Published, ours: str, theirs: str, head_dim: int, gated: bool) -> None:
+def _t5_block(arch: Published, ours: str, theirs: str, head_dim: int, gated: bool) -> None:
     scale = sqrt(head_dim)
     names = [f"{theirs}0.SelfAttention.{part}.weight" for part in "qkv"]
-    made.add(f"{ours}attention.qkv.weight", *names, layout=Heads(head_dim, factor=scale))
-    made.add(f"{ours}attention.out.weight", f"{theirs}0.SelfAttention.o.weight")
-    made.add(f"{ours}attention_norm.weight", f"{theirs}0.layer_norm.weight")
+    arch.add(f"{ours}attention.qkv.weight", *names, layout=Heads(head_dim, factor=scale))
+    arch.add(f"{ours}attention.out.weight", f"{theirs}0.SelfAttention.o.weight")
+    arch.add(f"{ours}attention_norm.weight", f"{theirs}0.layer_norm.weight")
     last = 1
     if ours.startswith("decoder"):
         cross, last = f"{theirs}1.EncDecAttention", 2
-        made.add(f"{ours}cross.query.weight", f"{cross}.q.weight", layout=Same(scale))
+        arch.add(f"{ours}cross.query.weight", f"{cross}.q.weight", layout=Same(scale))
         kv = [f"{cross}.{part}.weight" for part in "kv"]
-        made.add(f"{ours}cross.kv.weight", *kv, layout=MemoryHeads(head_dim))
-        made.add(f"{ours}cross.out.weight", f"{cross}.o.weight")
-        made.add(f"{ours}cross_norm.weight", f"{theirs}1.layer_norm.weight")
+        arch.add(f"{ours}cross.kv.weight", *kv, layout=MemoryHeads(head_dim))
+        arch.add(f"{ours}cross.out.weight", f"{cross}.o.weight")
+        arch.add(f"{ours}cross_norm.weight", f"{theirs}1.layer_norm.weight")
     dense = f"{theirs}{last}.DenseReluDense"
     if gated:
         names = [f"{dense}.wi_0.weight", f"{dense}.wi_1.weight"]
-        made.add(f"{ours}feed_forward.up.weight", *names, layout=Stacked())
+        arch.add(f"{ours}feed_forward.up.weight", *names, layout=Stacked())
     else:
-        made.add(f"{ours}feed_forward.up.weight", f"{dense}.wi.weight")
-    made.add(f"{ours}feed_forward.down.weight", f"{dense}.wo.weight")
-    made.add(f"{ours}feed_forward_norm.weight", f"{theirs}{last}.layer_norm.weight")
+        arch.add(f"{ours}feed_forward.up.weight", f"{dense}.wi.weight")
+    arch.add(f"{ours}feed_forward.down.weight", f"{dense}.wo.weight")
+    arch.add(f"{ours}feed_forward_norm.weight", f"{theirs}{last}.layer_norm.weight")
 
 
 def bart(values: Values, head: str) -> Published:
-    made = _bart_like(values, head, "bart", "learned")
+    arch = _bart_like(values, head, "bart", "learned")
     for part in ("encoder", "decoder"):
-        made.tables[part] |= {"norm_embedding": True, "position_offset": 2}
+        arch.tables[part] |= {"norm_embedding": True, "position_offset": 2}
     for ours, part in (("encoder.body", "encoder"), ("decoder.stack", "decoder")):
         name = f"model.{part}.embed_positions.weight"
-        made.add(f"{ours}.positions.table.weight", name)
-        made.add(f"{ours}.first_norm.*", f"model.{part}.layernorm_embedding.*")
-    return made
+        arch.add(f"{ours}.positions.table.weight", name)
+        arch.add(f"{ours}.first_norm.*", f"model.{part}.layernorm_embedding.*")
+    return arch
 
 
 def marian(values: Values, head: str) -> Published:
     values.require("share_encoder_decoder_embeddings", True)
-    made = _bart_like(values, head, "marian", "sinusoidal_halves")
-    made.unused += ("model.encoder.embed_positions", "model.decoder.embed_positions")
-    return made
+    arch = _bart_like(values, head, "marian", "sinusoidal_halves")
+    arch.unused += ("model.encoder.embed_positions", "model.decoder.embed_positions")
+    return arch
 
 
 def pegasus(values: Values, head: str) -> Published:
     """Marian with norms before each sublayer, and a last one."""
-    made = _bart_like(values, head, "pegasus", "sinusoidal_halves")
+    arch = _bart_like(values, head, "pegasus", "sinusoidal_halves")
     for ours, part in (("encoder.body", "encoder"), ("decoder.stack", "decoder")):
-        made.tables[part]["norm_first"] = True
-        made.add(f"{ours}.norm.*", f"model.{part}.layer_norm.*")
-    made.unused += ("model.encoder.embed_positions", "model.decoder.embed_positions")
-    return made
+        arch.tables[part]["norm_first"] = True
+        arch.add(f"{ours}.norm.*", f"model.{part}.layer_norm.*")
+    arch.unused += ("model.encoder.embed_positions", "model.decoder.embed_positions")
+    return arch
 
 
 def _bart_like(values: Values, head: str, model_type: str, positions: str) -> Published:
     """What BART, Marian and Pegasus share."""
     require_no_head(values, head)
     D = values.size("d_model")
-    made_of: dict[str, dict[str, Any]] = {}
+    tables: dict[str, dict[str, Any]] = {}
     rate = values.number("dropout", default=0.1)
     for part in ("encoder", "decoder"):
-        made_of[part] = {
+        tables[part] = {
             "kind": "transformer",
             "dim": D,
             "num_layers": values.size(f"{part}_layers"),
@@ -140,36 +140,36 @@ def _bart_like(values: Values, head: str, model_type: str, positions: str) -> Pu
         }
         if positions == "learned":
             longest = values.size("max_position_embeddings", default=1024)
-            made_of[part]["max_positions"] = longest
+            tables[part]["max_positions"] = longest
     values.require("normalize_before", False)
     values.require("add_final_layer_norm", False)
-    made_of["decoder"] |= {"tied": values.flag("tie_word_embeddings", True)}
-    positions_end = made_of["encoder"].get("max_positions")
+    tables["decoder"] |= {"tied": values.flag("tie_word_embeddings", True)}
+    max_positions = tables["encoder"].get("max_positions")
     rows = values.size("vocab_size")
-    made = Published(model_type, "translate", made_of, rows, positions_end, joint=True)
-    made.add("encoder.stem.embedding.weight", "model.shared.weight")
-    if not made_of["decoder"]["tied"]:
-        made.add("decoder.output.weight", "lm_head.weight")
+    arch = Published(model_type, "translate", tables, rows, max_positions, joint=True)
+    arch.add("encoder.stem.embedding.weight", "model.shared.weight")
+    if not tables["decoder"]["tied"]:
+        arch.add("decoder.output.weight", "lm_head.weight")
     zeros = Weight("decoder.output.bias", ("final_logits_bias",), Flat(), missing=0.0)
-    made.weights.append(zeros)
-    made.prefix = "model."
+    arch.weights.append(zeros)
+    arch.prefix = "model."
     for part, stack in (("encoder", "encoder.body"), ("decoder", "decoder.stack")):
-        K = D // made_of[part]["num_heads"]
-        for i in range(made_of[part]["num_layers"]):
+        K = D // tables[part]["num_heads"]
+        for i in range(tables[part]["num_layers"]):
             ours, theirs = f"{stack}.blocks.{i}.", f"model.{part}.layers.{i}."
             names = [f"{theirs}self_attn.{p}_proj.*" for p in "qkv"]
-            made.add(f"{ours}attention.qkv.*", *names, layout=Heads(K))
-            made.add(f"{ours}attention.out.*", f"{theirs}self_attn.out_proj.*")
-            made.add(f"{ours}attention_norm.*", f"{theirs}self_attn_layer_norm.*")
+            arch.add(f"{ours}attention.qkv.*", *names, layout=Heads(K))
+            arch.add(f"{ours}attention.out.*", f"{theirs}self_attn.out_proj.*")
+            arch.add(f"{ours}attention_norm.*", f"{theirs}self_attn_layer_norm.*")
             if part == "decoder":
                 cross = f"{theirs}encoder_attn."
-                made.add(f"{ours}cross.query.*", f"{cross}q_proj.*")
+                arch.add(f"{ours}cross.query.*", f"{cross}q_proj.*")
                 kv = [f"{cross}{p}_proj.*" for p in "kv"]
-                made.add(f"{ours}cross.kv.*", *kv, layout=MemoryHeads(K))
-                made.add(f"{ours}cross.out.*", f"{cross}out_proj.*")
-                made.add(f"{ours}cross_norm.*", f"{theirs}encoder_attn_layer_norm.*")
-            made.add(f"{ours}feed_forward.up.*", f"{theirs}fc1.*")
-            made.add(f"{ours}feed_forward.down.*", f"{theirs}fc2.*")
-            made.add(f"{ours}feed_forward_norm.*", f"{theirs}final_layer_norm.*")
-    made.unused = ("model.encoder.embed_tokens", "model.decoder.embed_tokens", "lm_head.weight")
-    return made
+                arch.add(f"{ours}cross.kv.*", *kv, layout=MemoryHeads(K))
+                arch.add(f"{ours}cross.out.*", f"{cross}out_proj.*")
+                arch.add(f"{ours}cross_norm.*", f"{theirs}encoder_attn_layer_norm.*")
+            arch.add(f"{ours}feed_forward.up.*", f"{theirs}fc1.*")
+            arch.add(f"{ours}feed_forward.down.*", f"{theirs}fc2.*")
+            arch.add(f"{ours}feed_forward_norm.*", f"{theirs}final_layer_norm.*")
+    arch.unused = ("model.encoder.embed_tokens", "model.decoder.embed_tokens", "lm_head.weight")
+    return arch

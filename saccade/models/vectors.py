@@ -1,4 +1,4 @@
-"""Word vectors: two tables of them, and word2vec's loss."""
+"""Word vectors: an input and an output table, and word2vec's loss."""
 
 from typing import Any
 
@@ -10,13 +10,13 @@ from saccade.nn.loss import Loss
 from saccade.nn.stems import TextStem
 from saccade.nn.word2vec import Blocks, cbow_loss, skipgram_loss
 
-LEAST_SHARE = 1e-3  # of the rate, by which slopes are divided
+MIN_SHARE = 1e-3  # of the initial rate, by which gradients are divided
 
 
 class WordVectors(nn.Module):
-    """A vector by which each word is read, and one by which it is said.     (V, D), (V, D)
+    """An input and an output vector for each word.     (V, D), (V, D)
 
-    Those that are read are an encoder's, without a body: other networks can start from it.
+    The input vectors are an encoder's, without a body: other networks can start from it.
     """
 
     carries = False
@@ -37,13 +37,13 @@ class WordVectors(nn.Module):
         return stem.embedding.weight
 
     def reset_parameters(self) -> None:
-        """As word2vec does: small vectors, and nothing said yet."""
+        """As word2vec does: small input vectors, output vectors 0."""
         reach = 0.5 / self.vectors.size(1)
         nn.init.uniform_(self.vectors, -reach, reach)
         nn.init.zeros_(self.output.weight)
 
     def forward(self, batch: Any, carry: Any = None, progress: float = 1.0) -> tuple[Loss, None]:
-        """The loss of blocks of text; what counts is pairs of words, or words with a context.
+        """The loss of blocks of text; its count is of pairs of words, or of words with a context.
 
         Within a step the vectors move at a rate that falls linearly to 0 with `progress`.
         """
@@ -52,14 +52,14 @@ class WordVectors(nn.Module):
         loss = cbow_loss if self.cbow else skipgram_loss
         near = left + right
         count = int((near > 0).sum() if self.cbow else near.sum())
-        rate = self.rate * max(1.0 - progress, LEAST_SHARE)
+        rate = self.rate * max(1.0 - progress, MIN_SHARE)
         total = loss(self.vectors, self.output.weight, blocks, rate)
         return Loss(total, total.detach(), count), None
 
     def pair_log_probs(self, words: Tensor, window: int) -> Tensor:
-        """log p of each pair of these words that are so near that one says the other."""
-        place = torch.arange(len(words), device=words.device)
-        away = (place - place[:, None]).abs()
-        near = (away > 0) & (away <= window)
+        """log p of each pair of these words within the window."""
+        positions = torch.arange(len(words), device=words.device)
+        distance = (positions - positions[:, None]).abs()
+        near = (distance > 0) & (distance <= window)
         scores = self.vectors[words] @ self.output.weight[words].T
         return nn.functional.logsigmoid(scores[near])

@@ -1,1 +1,1 @@
-"""Knowing before paying: parameters, FLOPs, memory, time and cost of a run, without building it."""
+"""Estimates of parameters, FLOPs, memory, time and cost of a run, without building it."""

@@ -22,7 +22,7 @@ class Flops:
 
 def flops_of(layers: Sequence[Layer], *, checkpointing: bool = False) -> Flops:
     """The FLOPs of one batch; with checkpointing the blocks are computed twice."""
-    whole = sum((layer.cost for layer in layers), Cost())
+    total = sum((layer.cost for layer in layers), Cost())
     output = sum(layer.cost.flops for layer in layers if layer.output)
     again = sum(layer.cost.forward for layer in layers if layer.block) if checkpointing else 0.0
-    return Flops(whole.forward, whole.backward + again, whole.attention, output)
+    return Flops(total.forward, total.backward + again, total.attention, output)

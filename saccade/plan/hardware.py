@@ -1,10 +1,10 @@
-"""Devices: what their makers publish of them, and what this machine does when it is tried.
+"""Devices: published figures, and a measurement of this machine.
 
 Peaks are dense products without sparsity, in FLOP/s: in half precision (bf16, or fp16 before it)
 and in single precision without tensor cores. A utilisation is assumed; so is a price, in US dollars
-for a device and hour, on demand, as large clouds listed it in 2024 and 2025. All can be given.
+for a device and hour, on demand, as large clouds listed it in 2024 and 2025. All are options.
 
-Held against data sheets, or pages that quote them: A100, H100, H200 and B200 at
+Checked against data sheets, or pages that quote them: A100, H100, H200 and B200 at
 glennklockwood.com/garden/processors; P100 and T4 at tech4gamers.com and hmc-tech.com; RTX 4090 at
 waredb.com; MI300X (memory and links) at emergentmind.com/topics/amd-instinct-mi300x-gpus; TPU v3,
 v5e and v5p at cloud.google.com/tpu/docs. A link is all of a device's links in one direction. From
@@ -40,7 +40,7 @@ class Hardware:
 
     @property
     def precision(self) -> str:
-        """The number format that it is fastest in."""
+        """Its fastest number format."""
         return "bf16" if self.half > self.single else "fp32"
 
     @property

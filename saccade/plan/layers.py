@@ -1,4 +1,4 @@
-"""A network, layer by layer: what each has, and what it costs on a batch of some shape.
+"""The layers of a network, with their parameters and costs on a batch of some shape.
 
 Only shapes are read, so the network may be one on the meta device.
 """
@@ -21,48 +21,57 @@ from saccade.nn.convolution import GatedConvolution
 from saccade.nn.distributions import Distribution
 from saccade.nn.loss import CHUNK_LOGITS
 from saccade.plan import recurrents, transformers
-from saccade.plan.costs import Cost, Layer, Shape, between, dropped, linear, normed, product
+from saccade.plan.costs import (
+    Cost,
+    Layer,
+    Shape,
+    dropout_mask,
+    linear,
+    matmul,
+    norm_inputs,
+    pairwise,
+)
 
 Pair = tuple[nn.Module | None, Layer]  # a layer, and the module whose parameters it has
-Memory = tuple[int, int]  # the positions and the width of what an encoder leaves
+Memory = tuple[int, int]  # the positions and the width of an encoder's memory
 
 
 def layers_of(network: Network, shape: Shape) -> list[Layer]:
     """The layers in the order of the forward pass; all parameters are in one of them."""
     pairs = list(_network(network, shape))
-    own = [{id(p): p.numel() for p in module.parameters()} if module else {} for module, _ in pairs]
-    first, last = _new(own), _new(own[::-1])[::-1]
-    counts = zip(first, map(_sum, own), last, strict=True)
-    made = [
-        replace(layer, parameters=new, weights=all_of_them, gradients=gradients)
-        for (_, layer), (new, all_of_them, gradients) in zip(pairs, counts, strict=True)
+    sizes = [{id(p): p.numel() for p in m.parameters()} if m else {} for m, _ in pairs]
+    first, last = _new(sizes), _new(sizes[::-1])[::-1]
+    counts = zip(first, map(_sum, sizes), last, strict=True)
+    sized = [
+        replace(layer, parameters=new, weights=count, gradients=gradients)
+        for (_, layer), (new, count, gradients) in zip(pairs, counts, strict=True)
     ]
     rest = sum(p.numel() for p in network.parameters()) - sum(first)
-    return [*made, Layer("rest", rest, Cost(), rest, rest)] if rest else made
+    return [*sized, Layer("rest", rest, Cost(), rest, rest)] if rest else sized
 
 
 def _new(each: list[dict[int, int]]) -> list[int]:
-    """How many parameters each layer has that none before it has."""
+    """The number of parameters of each layer that none before it has."""
     seen: set[int] = set()
-    found = []
-    for own in each:
-        found.append(sum(count for key, count in own.items() if key not in seen))
-        seen |= own.keys()
-    return found
+    counts = []
+    for sizes in each:
+        counts.append(sum(count for key, count in sizes.items() if key not in seen))
+        seen |= sizes.keys()
+    return counts
 
 
-def _sum(own: dict[int, int]) -> int:
-    return sum(own.values())
+def _sum(sizes: dict[int, int]) -> int:
+    return sum(sizes.values())
 
 
 def _network(network: Network, shape: Shape) -> Iterator[Pair]:
-    B, N = shape.rows, shape.said
+    B, N = shape.rows, shape.targets
     match network:
         case networks.Generator():
             memory = None
             if network.encoder is not None:
                 memory = yield from _encoder(network.encoder, shape)
-                kept = Cost(numbers=float(B * memory[0] * memory[1]))  # what is attended to
+                kept = Cost(numbers=float(B * memory[0] * memory[1]))
                 yield None, Layer("encoder.memory", 0, kept)
             if network.scheduled_sampling:  # guesses: once more, without gradients
                 for _, layer in _decoder(network.decoder, shape, memory):
@@ -76,7 +85,7 @@ def _network(network: Network, shape: Shape) -> Iterator[Pair]:
                 cost = linear(network.words.output, B)
                 cost += Cost(single=B * network.words.output.out_features)
                 yield network.words, Layer("words", 0, cost, output=True)
-        case networks.TwoWays():
+        case networks.BidirectionalLM():
             yield from _encoder(network.encoder, shape)
             yield from _token_head(network.head, 2 * N)
         case networks.TokenPredictor():
@@ -88,7 +97,7 @@ def _network(network: Network, shape: Shape) -> Iterator[Pair]:
             memory = yield from _encoder(network.encoder, shape)
             if isinstance(network.head, PerWord):
                 n, D = B * shape.target, memory[1]
-                cost = _output(network.head.output, n) + dropped(network.head.drop, n * D)
+                cost = _output(network.head.output, n) + dropout_mask(network.head.drop, n * D)
                 cost += Cost(numbers=2.0 * n * D)
                 yield network.head, Layer("head", 0, cost, output=True)
             else:
@@ -103,7 +112,7 @@ def _network(network: Network, shape: Shape) -> Iterator[Pair]:
             noise, words = shape.sources[:2]  # of a block: each word meets all that are near
             D = network.vectors.size(1)
             near, drawn = B * words * shape.target, B * words * noise
-            cost = between(near, D) + between(drawn, D)
+            cost = pairwise(near, D) + pairwise(drawn, D)
             if network.cbow:  # words that are near are only averaged
                 cost += Cost(backward=-2.0 * near * D, attention=-2.0 * near * D)
             cost += Cost(single=B * (words + shape.target + noise) * D)
@@ -135,8 +144,8 @@ def _encoder(encoder: AnyEncoder, shape: Shape) -> Generator[Pair, None, Memory]
             for i, (one, size) in enumerate(zip(encoder.encoders, shape.sources, strict=True)):
                 assert isinstance(one, Encoder)
                 path = f"encoder.encoders.{i}"
-                own = yield from _stem(f"{path}.stem", one.stem, B, size)
-                S += yield from _body(f"{path}.body", one.body, B, own, one.dim)
+                positions = yield from _stem(f"{path}.stem", one.stem, B, size)
+                S += yield from _body(f"{path}.body", one.body, B, positions, one.dim)
             yield encoder.marks, Layer("encoder.marks", 0, Cost())
         case _:
             assert_never(encoder)
@@ -145,33 +154,33 @@ def _encoder(encoder: AnyEncoder, shape: Shape) -> Generator[Pair, None, Memory]
 
 def _stem(name: str, stem: nn.Module, rows: int, size: int) -> Generator[Pair, None, int]:
     """The layer of a stem; returns how many positions it leaves."""
-    cost, left = Cost(), size
+    cost, positions = Cost(), size
     match stem:
         case stems.TextStem():
             cost = Cost(masks=8.0 * rows * size)  # the ids
         case stems.SpelledStem():
             n, D = rows * size, stem.embedding.embedding_dim
             cost = Cost(masks=8.0 * n) + linear(stem.spelling, n)
-            cost += product(n, 3 * D, D // 2) + product(n, 3 * D // 2, D // 2)
+            cost += matmul(n, 3 * D, D // 2) + matmul(n, 3 * D // 2, D // 2)
             cost += Cost(numbers=5.0 * n * D)
         case stems.LinearStem():
             cost = linear(stem.linear, rows * size, first=True)
             cost += Cost(numbers=rows * size * stem.linear.in_features)
         case stems.StridedStem():
             for i, layer in enumerate(stem.layers):
-                width, before = layer.in_channels, left
-                left = -(-left // stem.stride)
-                cost += product(rows * left, 3 * width, layer.out_channels, first=i == 0)
-                cost += Cost(numbers=rows * (before * width + left * layer.out_channels))
+                width, before = layer.in_channels, positions
+                positions = -(-positions // stem.stride)
+                cost += matmul(rows * positions, 3 * width, layer.out_channels, first=i == 0)
+                cost += Cost(numbers=rows * (before * width + positions * layer.out_channels))
         case stems.PatchStem():
-            left = stem.cells
-            cost = linear(stem.linear, rows * left, first=True)
-            cost += Cost(numbers=rows * left * stem.linear.in_features)
+            positions = stem.cells
+            cost = linear(stem.linear, rows * positions, first=True)
+            cost += Cost(numbers=rows * positions * stem.linear.in_features)
         case stems.ResidualStem():
-            left = stem.cells
+            positions = stem.cells
             cost = _residual_stem(stem, rows)
     yield stem, Layer(name, 0, cost)
-    return left
+    return positions
 
 
 def _residual_stem(stem: stems.ResidualStem, rows: int) -> Cost:
@@ -197,7 +206,7 @@ def _residual_stem(stem: stems.ResidualStem, rows: int) -> Cost:
 def _conv2d(layer: nn.Conv2d, pixels: float, *, first: bool = False) -> Cost:
     """A convolution that leaves so many pixels."""
     width = layer.in_channels * layer.kernel_size[0] * layer.kernel_size[1]
-    return product(pixels, width, layer.out_channels, first=first)
+    return matmul(pixels, width, layer.out_channels, first=first)
 
 
 def _body(
@@ -207,36 +216,36 @@ def _body(
     n = rows * size
     match body:
         case bodies.RecurrentBody():
-            yield None, Layer(f"{name}.drop", 0, dropped(body.drop, n * dim))
+            yield None, Layer(f"{name}.drop", 0, dropout_mask(body.drop, n * dim))
             for path, module, cost in recurrents.layers(body.layers, rows, size):
                 yield module, Layer(f"{name}.layers.{path}", 0, cost)
-            last = dropped(body.drop, n * dim)
+            last = dropout_mask(body.drop, n * dim)
             if body.mix is not None:
                 last += Cost(numbers=n * dim)
             yield body.mix, Layer(f"{name}.mix", 0, last)
         case bodies.TransformerBody():
             yield from transformers.stack(body, name, rows, size)
         case bodies.ConvolutionBody():
-            first = dropped(body.drop, n * dim)
+            first = dropout_mask(body.drop, n * dim)
             yield body.positions, Layer(f"{name}.positions", 0, first)
             for i, layer in enumerate(body.layers):
                 assert isinstance(layer, GatedConvolution)
                 width = dim * layer.convolution.kernel_size[0]
-                cost = product(n, width, 2 * dim) + dropped(layer.drop, n * dim)
+                cost = matmul(n, width, 2 * dim) + dropout_mask(layer.drop, n * dim)
                 cost += Cost(numbers=3.0 * n * dim)
                 path = f"{name}.layers.{i}"
                 momentary = 4.0 * n * dim * 2
-                at_once = momentary, 2 * momentary
-                yield layer, Layer(path, 0, cost, block=True, entry=n * dim, at_once=at_once)
+                transient = momentary, 2 * momentary
+                yield layer, Layer(path, 0, cost, block=True, entry=n * dim, transient=transient)
         case bodies.PyramidBody():
             for i, one in enumerate(body.layers):
                 assert isinstance(one, nn.RNNBase)
                 size = -(-size // 2) if i else size
                 cost = recurrents.layer(one, rows, size)
-                cost += dropped(body.drop, rows * size * one.input_size)
+                cost += dropout_mask(body.drop, rows * size * one.input_size)
                 yield one, Layer(f"{name}.layers.{i}", 0, cost)
         case bodies.NoBody():
-            yield None, Layer(name, 0, dropped(body.drop, n * dim))
+            yield None, Layer(name, 0, dropout_mask(body.drop, n * dim))
         case _:
             assert_never(body)
     return size
@@ -254,12 +263,12 @@ def _decoder(decoder: Decoder, shape: Shape, memory: Memory | None) -> Iterator[
         embedded += Cost(numbers=n * decoder.embedding.linear.in_features)
     yield decoder.embedding, Layer("decoder.embedding", 0, embedded)
     if isinstance(decoder, RecurrentDecoder):
-        yield None, Layer("decoder.drop", 0, dropped(decoder.drop, 2 * n * D))
+        yield None, Layer("decoder.drop", 0, dropout_mask(decoder.drop, 2 * n * D))
         for path, module, cost in recurrents.decoder(decoder, B, T, memory):
             yield module, Layer(f"decoder.{path}", 0, cost)
     elif isinstance(decoder, EditDecoder):
         assert memory is not None
-        yield None, Layer("decoder.drop", 0, dropped(decoder.drop, 2 * n * D))
+        yield None, Layer("decoder.drop", 0, dropout_mask(decoder.drop, 2 * n * D))
         for path, module, cost in recurrents.layers(decoder.layers, B, T):
             yield module, Layer(f"decoder.layers.{path}", 0, cost)
         cost = recurrents.edits(decoder.attention, B, T, memory[0])
@@ -272,37 +281,37 @@ def _decoder(decoder: Decoder, shape: Shape, memory: Memory | None) -> Iterator[
     if decoder.pointer is not None and memory is not None:
         pointer, (S, C) = decoder.pointer, memory
         cost = linear(pointer.query, n) + linear(pointer.key, B * S) + linear(pointer.gate, n)
-        cost += between(n * S, D + C) + Cost(numbers=n * (S + 2 * D + C) + B * S * D)
+        cost += pairwise(n * S, D + C) + Cost(numbers=n * (S + 2 * D + C) + B * S * D)
         yield pointer, Layer("decoder.pointer", 0, cost)
         assert isinstance(decoder.output, nn.Linear)
-        said = linear(decoder.output, shape.said)
-        said += Cost(single=2.0 * shape.said * decoder.output.out_features)
-        yield decoder.output, Layer("decoder.output", 0, said, output=True)
+        cost = linear(decoder.output, shape.targets)
+        cost += Cost(single=2.0 * shape.targets * decoder.output.out_features)
+        yield decoder.output, Layer("decoder.output", 0, cost, output=True)
         return
-    yield decoder.output, _projection("decoder.output", decoder.output, shape.said)
+    yield decoder.output, _projection("decoder.output", decoder.output, shape.targets)
 
 
-def _token_head(head: PerToken, said: int) -> Iterator[Pair]:
+def _token_head(head: PerToken, targets: int) -> Iterator[Pair]:
     if head.activation != "off":
         D = head.dense.out_features
-        cost = linear(head.dense, said) + normed(head.norm, said, D)
-        cost += Cost(numbers=said * (head.dense.in_features + 2 * D))
+        cost = linear(head.dense, targets) + norm_inputs(head.norm, targets, D)
+        cost += Cost(numbers=targets * (head.dense.in_features + 2 * D))
         yield head.dense, Layer("head.dense", 0, cost)
         yield head.norm, Layer("head.norm", 0, Cost())
-    yield head.output, _projection("head.output", head.output, said)
+    yield head.output, _projection("head.output", head.output, targets)
 
 
-def _projection(name: str, output: nn.Module, said: int) -> Layer:
+def _projection(name: str, output: nn.Module, targets: int) -> Layer:
     """An output layer: of a vocabulary, whose logits are made some megabytes at a time."""
-    cost = _output(output, said)
+    cost = _output(output, targets)
     if not isinstance(output, nn.Linear):
         return Layer(name, 0, cost, output=True)
     V, D = output.weight.shape
     # The gradients are ready with the loss: of the weights, and of what the layer reads.
-    cost += Cost(numbers=float(said * D), single=float(V * D + V))
-    chunk = min(said, max(64, CHUNK_LOGITS // V))
+    cost += Cost(numbers=float(targets * D), single=float(V * D + V))
+    chunk = min(targets, max(64, CHUNK_LOGITS // V))
     chunked = 4.0 * (2 * chunk * V + V * D)
-    return Layer(name, 0, cost, output=True, at_once=(chunked, 4.0 * V * D))
+    return Layer(name, 0, cost, output=True, transient=(chunked, 4.0 * V * D))
 
 
 def _output(output: nn.Module, n: float) -> Cost:
@@ -316,11 +325,13 @@ def _output(output: nn.Module, n: float) -> Cost:
 
 def _pooled(name: str, head: Pooled, rows: int, size: int, dim: int) -> Iterator[Pair]:
     n = rows * size
-    cost = _output(head.output, rows) + dropped(head.drop, rows * dim) + Cost(numbers=rows * dim)
+    cost = (
+        _output(head.output, rows) + dropout_mask(head.drop, rows * dim) + Cost(numbers=rows * dim)
+    )
     if head.activation != "off":
         cost += linear(head.dense, rows) + Cost(numbers=2.0 * rows * dim)
     if head.pool == "attention":
-        cost += linear(head.score, n) + between(n, dim) + Cost(numbers=n * (dim + 1))
+        cost += linear(head.score, n) + pairwise(n, dim) + Cost(numbers=n * (dim + 1))
     yield head, Layer(name, 0, cost, output=True)
 
 
@@ -328,12 +339,12 @@ def _forecaster(network: Forecaster, shape: Shape) -> Iterator[Pair]:
     """A forecast of all steps at once."""
     B, frame = shape.rows, network.frame
     S, H, C = frame.lookback, frame.horizon, frame.channels
-    effects = product(B * (S + H), frame.known, C, first=True)
+    effects = matmul(B * (S + H), frame.known, C, first=True)
     learned = any(True for _ in frame.effects.parameters())  # then what is read has a gradient
     yield frame, Layer("frame", 0, effects + Cost(numbers=B * C * (2 * S + 8 * H)))
     if network.shortcut is not None:
         inputs = network.shortcut.weight.size(1)
-        cost = product(B * C, S, H, first=not learned) + product(B, inputs - S, H, first=True)
+        cost = matmul(B * C, S, H, first=not learned) + matmul(B, inputs - S, H, first=True)
         yield network.shortcut, Layer("shortcut", 0, cost + Cost(numbers=B * C * S))
     if network.encoder is not None and network.head is not None:
         memory = yield from _encoder(network.encoder, shape)

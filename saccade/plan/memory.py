@@ -1,8 +1,8 @@
-"""The memory of a training step, and of decoding: what is there at its fullest moment.
+"""The peak memory of a training step, and the memory of decoding.
 
-From the first layer to the last a step keeps what its backward pass will need; on the way back
-that shrinks while gradients grow. Logits of a vocabulary are never all there (see nn.loss), and the
-gradient of an output layer is ready with the loss.
+In the forward pass activations are kept for the backward pass, in which they shrink while gradients
+grow. Logits of a vocabulary are computed in chunks (see nn.loss), and the gradient of an output
+layer is ready with the loss.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from saccade.plan.costs import Layer
 from saccade.tasks.generate import hypotheses_of
 from saccade.tasks.task import Request
 
-WIDTHS = {"fp32": 4, "bf16": 2, "fp16": 2}  # bytes of a number that is computed with
+WIDTHS = {"fp32": 4, "bf16": 2, "fp16": 2}  # bytes of a number
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Memory:
 
     @property
     def static(self) -> int:
-        """What does not depend on the batch."""
+        """The memory that does not depend on the batch."""
         return self.weights + self.gradients + self.optimizer + self.average
 
 
@@ -43,11 +43,13 @@ def memory_of(layers: Sequence[Layer], train: c.Train, precision: str = "fp32") 
     weights = (4 + copies) * count
     optimizer = 4 * train.moments * count
     average = 4 * count if train.average else 0
-    kept = sum(layer.cost.keeps(width) for layer in layers)
+    kept = sum(layer.cost.bytes_kept(width) for layer in layers)
     blocks = [layer for layer in layers if layer.block]
     entries = sum(4 * block.entry for block in blocks)
-    made_anew = max((block.cost.keeps(width) for block in blocks), default=0.0)
-    checkpointed = kept - sum(block.cost.keeps(width) for block in blocks) + entries + made_anew
+    recomputed = max((block.cost.bytes_kept(width) for block in blocks), default=0.0)
+    checkpointed = (
+        kept - sum(block.cost.bytes_kept(width) for block in blocks) + entries + recomputed
+    )
     rest = weights + optimizer + average
     return Memory(
         weights,
@@ -56,42 +58,42 @@ def memory_of(layers: Sequence[Layer], train: c.Train, precision: str = "fp32") 
         average,
         round(kept),
         round(checkpointed),
-        round(rest + fullest(layers, width)),
-        round(rest + fullest(layers, width, checkpointing=True)),
+        round(rest + peak_activations(layers, width)),
+        round(rest + peak_activations(layers, width, checkpointing=True)),
     )
 
 
-def fullest(layers: Sequence[Layer], width: int, *, checkpointing: bool = False) -> float:
-    """The most bytes of activations and gradients at any moment of a step."""
-    most = kept = gradients = 0.0
+def peak_activations(layers: Sequence[Layer], width: int, *, checkpointing: bool = False) -> float:
+    """The peak of activations and gradients in a step, in bytes."""
+    peak = kept = gradients = 0.0
     for layer in layers:
-        most = max(most, kept + layer.cost.keeps(width) + layer.at_once[0] * width / 4)
+        peak = max(peak, kept + layer.cost.bytes_kept(width) + layer.transient[0] * width / 4)
         kept += _kept(layer, width, checkpointing)
     for layer in reversed(layers):
-        own = layer.cost.keeps(width)
-        anew = own if checkpointing and layer.block else 0.0
-        making = 4.0 * layer.weights + layer.at_once[1] * width / 4
-        most = max(most, kept + anew + gradients + making)
+        own = layer.cost.bytes_kept(width)
+        recomputed = own if checkpointing and layer.block else 0.0
+        transient = 4.0 * layer.weights + layer.transient[1] * width / 4
+        peak = max(peak, kept + recomputed + gradients + transient)
         kept -= _kept(layer, width, checkpointing)
         gradients += 4.0 * layer.gradients
-    return max(most, gradients)
+    return max(peak, gradients)
 
 
 def _kept(layer: Layer, width: int, checkpointing: bool) -> float:
-    return 4.0 * layer.entry if checkpointing and layer.block else layer.cost.keeps(width)
+    return 4.0 * layer.entry if checkpointing and layer.block else layer.cost.bytes_kept(width)
 
 
 @dataclass(frozen=True, slots=True)
 class Caches:
-    """Bytes of what decoding keeps between two tokens."""
+    """Bytes of the state of decoding."""
 
     hypothesis: int  # of each, at the longest output
-    source: int  # of each input, whatever the hypotheses about it
-    search: int  # of the configured search about one input
+    source: int  # of each input, shared by its hypotheses
+    search: int  # of the configured search of one input
 
 
 def caches_of(config: c.Config, source: int, precision: str = "fp32") -> Caches | None:
-    """What decoding keeps after a source of so many positions; None of what has no decoder."""
+    """The state of decoding after a source of `source` positions; None without a decoder."""
     decoder, decode, width = config.decoder, config.decode, WIDTHS[precision]
     if decoder is None:
         return None
@@ -112,7 +114,7 @@ def caches_of(config: c.Config, source: int, precision: str = "fp32") -> Caches 
             attends = decoder.attention != "off" and has_source
             shared = source * (memory_dim + decoder.dim) if attends else memory_dim
         case c.EditDecoder():
-            own = 3 * decoder.dim + source + 1  # the cell, what was said last, where it may stand
+            own = 3 * decoder.dim + source + 1  # the cell, the last token, the places
             shared = (source + 1) * decoder.dim
         case _:
             assert_never(decoder)

@@ -1,6 +1,6 @@
-"""What is published of the named sizes: parameters, data, compute, and what the paper counts.
+"""The published figures of the named sizes: parameters, data, compute.
 
-Sentences are ours, figures are the papers'; where ours differ by more than 1 % it is said why.
+The figures are the papers'; `difference` says why ours differ by more than 1 %.
 """
 
 from dataclasses import dataclass

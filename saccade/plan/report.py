@@ -1,4 +1,4 @@
-"""A plan: all that can be known of a training run before it is paid for."""
+"""A plan: the estimated size, time and cost of a training run."""
 
 from collections.abc import Sequence
 from contextlib import closing
@@ -13,14 +13,14 @@ from saccade.plan.layers import layers_of
 from saccade.plan.layout import Layout, layout_of, rows_that_fit
 from saccade.plan.memory import Caches, Memory, caches_of, memory_of
 from saccade.plan.subject import Subject, subject_of
-from saccade.plan.timing import Timing, predicted, tried
+from saccade.plan.timing import Timing, estimated, measure_steps
 
 MAX_DEVICES = 1 << 20
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run is, takes and costs."""
+    """The estimates of a run."""
 
     subject: Subject
     parts: dict[str, int]  # parameters
@@ -55,7 +55,7 @@ class Plan:
         """The plan as JSON."""
         subject, paper = self.subject, self.subject.publication
         batch = subject.largest
-        found: dict[str, Any] = {
+        record: dict[str, Any] = {
             "name": subject.name,
             "parameters": self.parameters,
             "parts": self.parts,
@@ -67,17 +67,17 @@ class Plan:
                 "step": subject.tokens,
                 "run": None if self.steps is None else self.steps * subject.tokens,
             },
-            "batch": batch._asdict()
+            "batch": {"said" if key == "targets" else key: n for key, n in batch._asdict().items()}
             | {"rows_that_fit": self.rows_that_fit, "rows_checkpointed": self.rows_checkpointed},
             "hardware": asdict(self.hardware) | {"precision": self.hardware.precision},
             "devices": self.devices,
             "layout": asdict(self.layout) | {"name": self.layout.name},
             "seconds": {"step": self.timing.step, "run": self.timing.run},
             "cost": self.timing.cost,
-            "tried": self.timing.tried,
+            "tried": self.timing.measured,
             "notes": list(subject.notes),
         }
-        return found if paper is None else found | {"published": asdict(paper)}
+        return record if paper is None else record | {"published": asdict(paper)}
 
 
 def plan(
@@ -104,10 +104,10 @@ def _plan(subject: Subject, hardware: Hardware, devices: int) -> Plan:
     flops, parts = _flops(subject), parts_of(network)
     timing = None
     if hardware.name == "here" and devices == 1:
-        timing = tried(subject, hardware)
+        timing = measure_steps(subject, hardware)
     if timing is None:
         computed = _flops(subject, checkpointing=layout.checkpointing)
-        timing = predicted(subject, computed, sum(parts.values()), hardware, layout)
+        timing = estimated(subject, computed, sum(parts.values()), hardware, layout)
     source = batch.sources[0] if batch.sources else 0
     return Plan(
         subject,
@@ -127,16 +127,16 @@ def _plan(subject: Subject, hardware: Hardware, devices: int) -> Plan:
 
 def parts_of(network: Network) -> dict[str, int]:
     """The parameters of each part, in the part that has them first."""
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for name, parameter in network.named_parameters():
         path = name.split(".")
         part = ".".join(path[:2]) if path[0] in ("encoder", "decoder") else path[0]
-        found[part] = found.get(part, 0) + parameter.numel()
-    return found
+        counts[part] = counts.get(part, 0) + parameter.numel()
+    return counts
 
 
 def _flops(subject: Subject, *, checkpointing: bool = False) -> Flops:
-    """Those of a step: the mean of the batches that stand for all, times those of a step."""
+    """Those of a step: the mean of the sampled batches, times the batches of a step."""
     each = [
         flops_of(layers_of(subject.network, shape), checkpointing=checkpointing)
         for shape in dict.fromkeys(subject.shapes)

@@ -1,4 +1,4 @@
-"""Scaling laws of a user's own runs: loss against size and data, and how far they can be trusted.
+"""Scaling laws of a user's own runs: loss against size and data, with intervals.
 
 loss = floor + exp(a - alpha log parameters - beta log tokens): the power laws of Kaplan et al. 2020
 (arxiv.org/abs/2001.08361) with a floor that nothing goes below, as in Hoffmann et al. 2022
@@ -25,7 +25,7 @@ Row = np.ndarray[Any, np.dtype[np.float64]]
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A run that has ended: its size, what it saw, and its loss on the dev set."""
+    """A finished run: its size, its training tokens, and its loss on the dev set."""
 
     name: str
     parameters: int
@@ -56,12 +56,12 @@ class Law:
     trials: tuple[Trial, ...]
 
     def loss(self, parameters: float, tokens: float) -> float:
-        rest = self.a - (self.alpha or 0.0) * log(parameters) - (self.beta or 0.0) * log(tokens)
-        return self.floor + exp(rest)
+        log_loss = self.a - (self.alpha or 0.0) * log(parameters) - (self.beta or 0.0) * log(tokens)
+        return self.floor + exp(log_loss)
 
 
 def trial_of(run: str) -> Trial:
-    """What a run has come to, by its metrics.jsonl."""
+    """The result of a run, from its metrics.jsonl."""
     folder = Path(run)
     if not (folder / "metrics.jsonl").is_file():
         raise ConfigError(f"{run}: no run that has been trained: it has no metrics.jsonl")
@@ -106,14 +106,14 @@ def extrapolate(trials: Sequence[Trial], parameters: float, tokens: float) -> Fo
     lows, highs = [], []
     matrix = _matrix(trials)
     point = _point(trials, parameters, tokens)
-    freedom = len(trials) - matrix.shape[1] - (len(laws) > 1)
+    degrees = len(trials) - matrix.shape[1] - (len(laws) > 1)
     inverse = np.linalg.pinv(matrix.T @ matrix)
     for law in laws:
         width = law.error * float(np.sqrt(1.0 + point @ inverse @ point))
-        far = student(CONFIDENCE, max(freedom, 1)) * width
+        margin = student_quantile(CONFIDENCE, max(degrees, 1)) * width
         middle = log(max(law.loss(parameters, tokens) - law.floor, 1e-300))
-        lows.append(law.floor + exp(min(middle - far, 700.0)))
-        highs.append(law.floor + exp(min(middle + far, 700.0)))
+        lows.append(law.floor + exp(min(middle - margin, 700.0)))
+        highs.append(law.floor + exp(min(middle + margin, 700.0)))
     return Forecast(parameters, tokens, best, min(lows), max(highs))
 
 
@@ -130,15 +130,16 @@ def _laws(trials: Sequence[Trial]) -> list[Law]:
             f"--scaling: {len(trials)} runs are too few for a law of {what}: give at least "
             f"{unknown + 1}, of different sizes"
         )
-    free = len(trials) >= unknown + 2  # enough for a floor, too
-    floors = np.linspace(0.0, float(losses.min()) * 0.999, FLOORS) if free else np.zeros(1)
-    found = [_law(trials, matrix, losses, float(floor)) for floor in floors]
-    order = sorted(found, key=lambda pair: pair[0])
+    fit_floor = len(trials) >= unknown + 2  # enough for a floor, too
+    floors = np.linspace(0.0, float(losses.min()) * 0.999, FLOORS) if fit_floor else np.zeros(1)
+    fits = [_law(trials, matrix, losses, float(floor)) for floor in floors]
+    order = sorted(fits, key=lambda pair: pair[0])
     best = order[0][0]
-    freedom = len(trials) - unknown - free
+    degrees = len(trials) - unknown - fit_floor
     # An F-test of one unknown more: the square of Student's t.
-    near = best * (1.0 + student(CONFIDENCE, max(freedom, 1)) ** 2 / max(freedom, 1)) + 1e-12
-    return [law for squares, law in order if squares <= near]
+    quantile = student_quantile(CONFIDENCE, max(degrees, 1))
+    limit = best * (1.0 + quantile**2 / max(degrees, 1)) + 1e-12
+    return [law for squares, law in order if squares <= limit]
 
 
 def _law(trials: Sequence[Trial], matrix: Row, losses: Row, floor: float) -> tuple[float, Law]:
@@ -146,14 +147,14 @@ def _law(trials: Sequence[Trial], matrix: Row, losses: Row, floor: float) -> tup
     logs = np.log(losses - floor)
     weights, *_ = np.linalg.lstsq(matrix, logs, rcond=None)
     errors = logs - matrix @ weights
-    freedom = max(1, len(trials) - matrix.shape[1] - (floor > 0))
-    error = float(np.sqrt((errors**2).sum() / freedom))
+    degrees = max(1, len(trials) - matrix.shape[1] - (floor > 0))
+    error = float(np.sqrt((errors**2).sum() / degrees))
     # of the losses themselves, relative: near its floor a law's logarithms are all noise
     squares = float((((np.exp(matrix @ weights) + floor) / losses - 1.0) ** 2).sum())
     size, data = _varied(trials)
-    rest = iter(weights[1:])
-    alpha = -float(next(rest)) if size else None
-    beta = -float(next(rest)) if data else None
+    slopes = iter(weights[1:])
+    alpha = -float(next(slopes)) if size else None
+    beta = -float(next(slopes)) if data else None
     return squares, Law(floor, float(weights[0]), alpha, beta, error, tuple(trials))
 
 
@@ -174,15 +175,15 @@ def _point(trials: Sequence[Trial], parameters: float, tokens: float) -> Row:
     return np.array([1.0, *logs])
 
 
-def student(confidence: float, freedom: int) -> float:
-    """How many deviations hold this share of Student's distribution, on both sides."""
+def student_quantile(confidence: float, degrees: int) -> float:
+    """The two-sided quantile of Student's t distribution."""
     x = np.concatenate([np.linspace(0.0, 20.0, 20001), np.geomspace(20.0, 1e4, 20000)[1:]])
-    density = (1.0 + x**2 / freedom) ** (-(freedom + 1) / 2)
+    density = (1.0 + x**2 / degrees) ** (-(degrees + 1) / 2)
     area = np.concatenate([[0.0], np.cumsum(np.diff(x) * (density[1:] + density[:-1]) / 2)])
     return float(np.interp(confidence * area[-1], area, x))
 
 
-def further(
+def larger_points(
     trials: Sequence[Trial], parameters: float | None, tokens: float | None
 ) -> list[tuple[float, float]]:
     """The sizes and data to extrapolate to: those asked for, or 10 and 100 times the largest."""

@@ -1,7 +1,7 @@
-"""What is planned: a published size, a configuration, or a run; its network without memory.
+"""The subject of a plan: a published size, a configuration, or a run; its network without memory.
 
-Of a configuration whose data is there, vocabularies are made as training would make them, so that
-its parameters are exact; else they are as large as its tokenizers may make them.
+For a configuration whose data exists, vocabularies are trained as in training, so that the number
+of parameters is exact; else they have the maximum size of the tokenizers.
 """
 
 import os
@@ -32,43 +32,43 @@ from saccade.tasks.registry import load_task
 from saccade.tasks.task import NO_VOCABULARIES
 from saccade.text.vocab import Inventory, Specials
 
-MAX_DATA_BYTES = 1 << 26  # of training files, which are read: more would take a while
-SAMPLED_BATCHES = 24  # of an epoch, whose shapes stand for all
-ASSUMED_POSITIONS = 32  # of a source or a target, where no data says
+MAX_DATA_BYTES = 1 << 26  # of training files that are read: more would take a while
+SAMPLED_BATCHES = 24  # of an epoch, whose shapes represent all
+ASSUMED_POSITIONS = 32  # of a source or a target, without data
 ASSUMED_LABELS = 2
 PRESET_TRAIN = {"steps", "minutes", "batch_tokens", "optimizer", "average"}  # of a published size
-T5_TARGET = 114  # tokens that a T5 says of 512 that it reads
+T5_TARGET = 114  # target tokens of a T5 for 512 source tokens
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A network on the meta device, and what it is to be trained on."""
+    """A network on the meta device, and its training data."""
 
     name: str
     config: c.Config
     network: Network
-    shapes: Sequence[Shape]  # of batches, which stand for all
+    shapes: Sequence[Shape]  # of sampled batches
     batches: float = 1.0  # of a step
     steps: float | None = None  # of the run; None where only a time limit ends it
     tokens: float = 0.0  # that a step learns from
     notes: tuple[str, ...] = ()
     publication: Publication | None = None
-    ready: Prepared | None = None  # the data, where it is there
+    ready: Prepared | None = None  # the data, if it exists
     folder: Any = field(default=None, repr=False)  # a temporary one that holds it
 
     def close(self) -> None:
-        """Remove what was made on the disk; the data cannot be read any more."""
+        """Remove the temporary files; the data cannot be read after that."""
         if self.folder is not None:
             self.folder.cleanup()
 
     @property
     def largest(self) -> Shape:
         """The batch with the most positions."""
-        return max(self.shapes, key=lambda s: s.rows * (sum(s.sources) + s.target) + s.said)
+        return max(self.shapes, key=lambda s: s.rows * (sum(s.sources) + s.target) + s.targets)
 
 
 def subject_of(name: str, settings: Sequence[str] = ()) -> Subject:
-    """What a user names: a published size, a configuration.toml, or a run's directory."""
+    """The subject by its name: a published size, a configuration.toml, or a run's directory."""
     known = ALIASES.get(name, name)
     if known in PRESETS:
         return _of_preset(known, settings)
@@ -92,12 +92,12 @@ def subject_of(name: str, settings: Sequence[str] = ()) -> Subject:
 
 
 def _of_preset(name: str, settings: Sequence[str]) -> Subject:
-    made, paper = preset(name), PUBLICATIONS[name]
+    published, paper = preset(name), PUBLICATIONS[name]
     config = _preset_config(name, paper.context, settings)
-    ids = Inventory(made.rows, Specials().ids)
-    network = build_meta(config, [] if made.kind == "language" else [ids], ids)
+    ids = Inventory(published.rows, Specials().ids)
+    network = build_meta(config, [] if published.kind == "language" else [ids], ids)
     T, train = _context_of(config), config.train
-    match made.kind:
+    match published.kind:
         case "language":
             shape, row = Shape(1, (), T, T), T
         case "translate" if name.startswith("transformer"):
@@ -106,8 +106,8 @@ def _of_preset(name: str, settings: Sequence[str]) -> Subject:
             target = min(T5_TARGET, T) if name.startswith("t5") else T
             shape, row = Shape(1, (T,), target, target), T
         case _:
-            said = T if name == "elmo" else round(0.15 * T)
-            shape, row = Shape(1, (T,), T, said), T
+            targets = T if name == "elmo" else round(0.15 * T)
+            shape, row = Shape(1, (T,), T, targets), T
     given = "batch_tokens" in _given_train(settings)
     tokens = float(train.batch_tokens) if given else paper.batch or float(row)
     steps = paper.tokens / tokens if paper.tokens else None
@@ -135,14 +135,14 @@ def _given_train(settings: Sequence[str]) -> set[str]:
 
 
 def _preset_config(name: str, context: int, settings: Sequence[str]) -> c.Config:
-    made = preset(name)
-    task: dict[str, Any] = {"kind": made.kind, "context": context}
-    if made.kind == "translate":
+    published = preset(name)
+    task: dict[str, Any] = {"kind": published.kind, "context": context}
+    if published.kind == "translate":
         task = {"kind": "translate", "joint": True}
-    if made.kind == "masked":
+    if published.kind == "masked":
         kind = {"elmo": "bidirectional", "xlnet-large": "permuted"}.get(name, "masked")
         task |= {"kind": "pretrain", "objective": {"kind": kind}}
-    raw: dict[str, Any] = {"task": task, "data": {"max_len": context}, **made.tables}
+    raw: dict[str, Any] = {"task": task, "data": {"max_len": context}, **published.tables}
     for setting in settings:
         c.assign_text(raw, setting)
     config = c.parse(raw, name)
@@ -172,14 +172,14 @@ def _of_config(path: Path, settings: Sequence[str]) -> Subject:
     network, note = _assumed(config, where, why)
     shape = _assumed_shape(config)
     steps = float(config.train.steps) if config.train.steps else None
-    tokens = float(shape.said * config.train.accumulate)
+    tokens = float(shape.targets * config.train.accumulate)
     return Subject(
         str(path), config, network, [shape], config.train.accumulate, steps, tokens, note
     )
 
 
 def _of_data(raw: dict[str, Any], where: str, path: Path) -> Subject:
-    """A configuration with its data, prepared aside as training would prepare it."""
+    """A configuration with its data, prepared in a temporary folder as in training."""
     config, _, seen = survey_and_fill(raw, where, pretrained_config(raw, where))
     given = NO_VOCABULARIES
     if config.start is not None:
@@ -200,7 +200,7 @@ def _of_run(folder: Path) -> Subject:
     network, shape = load_task(config, folder).build_meta(), _assumed_shape(config)
     note = f"the run has no data: batches of {_in_words(shape)} are assumed"
     steps = float(config.train.steps) if config.train.steps else None
-    tokens = float(shape.said * config.train.accumulate)
+    tokens = float(shape.targets * config.train.accumulate)
     more = config.train.accumulate, steps, tokens, (note,)
     return Subject(str(folder), config, network, [shape], *more)
 
@@ -212,7 +212,7 @@ def _of_ready(name: str, ready: Prepared, folder: Any) -> Subject:
     shapes = [shape_of(batches[i], network) for i in some]
     limits = [float(train.steps)] if train.steps else []
     limits += [train.epochs * len(batches) / train.accumulate] if train.epochs else []
-    tokens = train.accumulate * sum(shape.said for shape in shapes) / len(shapes)
+    tokens = train.accumulate * sum(shape.targets for shape in shapes) / len(shapes)
     notes = []
     if isinstance(config.start, c.Frozen | c.LowRank):
         notes.append("all weights are counted as learning; what is frozen takes less")
@@ -233,14 +233,14 @@ def sampled(count: int) -> list[int]:
 def shape_of(batch: Batch, network: Network) -> Shape:
     """The sizes of a batch, as a network reads it."""
     target, sources = batch.target, tuple(source.values.size(1) for source in batch.sources)
-    T, said = target.values.size(1), target.count
+    T, targets = target.values.size(1), target.count
     if isinstance(network, Generator) and not target.values.is_floating_point():
-        T, said = T - 1, int((target.lengths - 1).clamp(min=0).sum())  # the first is only read
+        T, targets = T - 1, int((target.lengths - 1).clamp(min=0).sum())  # the first is only read
     elif isinstance(network, TokenPredictor):
-        said = int((target.values != UNSCORED_ID).sum())
+        targets = int((target.values != UNSCORED_ID).sum())
     elif isinstance(network, WordVectors):
-        said = int((batch.sources[1].values + batch.sources[2].values > 0).sum())
-    return Shape(batch.count, sources, T, max(1, said))
+        targets = int((batch.sources[1].values + batch.sources[2].values > 0).sum())
+    return Shape(batch.count, sources, T, max(1, targets))
 
 
 # --- without data ---------------------------------------------------------------------------------
@@ -249,7 +249,7 @@ def shape_of(batch: Batch, network: Network) -> Shape:
 def _assumed(config: c.Config, where: str, why: str) -> tuple[Network, tuple[str, ...]]:
     """The network with vocabularies as large as tokenizers may make them."""
     task, ids, sources = config.task, Specials().ids, []
-    said = f"{why}: vocabularies are as large as their tokenizers may make them, and batches of "
+    note = f"{why}: vocabularies are as large as their tokenizers may make them, and batches of "
     for source in task.sources(config.data.source or (1,)):
         if not isinstance(source.reader, c.Tokenizer):
             raise ConfigError(f"{where}: {why}, and a source other than text depends on it")
@@ -265,7 +265,7 @@ def _assumed(config: c.Config, where: str, why: str) -> tuple[Network, tuple[str
         case _:
             raise ConfigError(f"{where}: {why}, and the network depends on it")
     sources = [] if "encoder" not in task.parts else sources
-    return build_meta(config, sources, target), (said + f"{_in_words(_assumed_shape(config))}",)
+    return build_meta(config, sources, target), (note + f"{_in_words(_assumed_shape(config))}",)
 
 
 def _assumed_shape(config: c.Config) -> Shape:

@@ -1,9 +1,9 @@
-"""A plan for people: how big, how long, does it fit, what would it cost."""
+"""A plan as text: size, time, memory and cost."""
 
 from collections.abc import Iterator, Sequence
 from math import exp, isclose
 
-from saccade.plan.layout import ROOM
+from saccade.plan.layout import USABLE
 from saccade.plan.report import Plan
 from saccade.plan.scaling import Forecast, Law
 
@@ -28,12 +28,12 @@ def lines(plan: Plan) -> Iterator[str]:
     yield _row("  backward", f"{amount(flops.backward)}FLOPs")
     if plan.run_flops is not None and plan.steps is not None:
         tokens = plan.steps * subject.tokens
-        told = f"{plan.steps:,.0f} steps, {amount(tokens)}tokens"
-        yield _row("the run", f"{plan.run_flops:.3g} FLOPs", told)
+        detail = f"{plan.steps:,.0f} steps, {amount(tokens)}tokens"
+        yield _row("the run", f"{plan.run_flops:.3g} FLOPs", detail)
         if paper and paper.compute and paper.tokens and isclose(tokens, paper.tokens):
             rule = 6 * plan.parameters * tokens
-            told = f"6 x parameters x tokens are {rule:.3g}"
-            yield _row("  published", f"{paper.compute:.3g} FLOPs", told)
+            detail = f"6 x parameters x tokens are {rule:.3g}"
+            yield _row("  published", f"{paper.compute:.3g} FLOPs", detail)
     yield ""
     positions = "/".join(map(str, (*subject.largest.sources, subject.largest.target)))
     yield _row(
@@ -47,8 +47,8 @@ def lines(plan: Plan) -> Iterator[str]:
     yield _row("  activations", size(memory.activations))
     yield _row("  checkpointed", size(memory.checkpointed), "activations, blocks computed twice")
     if plan.caches is not None:
-        told = f"of one input's search; {size(plan.caches.hypothesis)} a hypothesis"
-        yield _row("  decoding", size(plan.caches.search), told)
+        detail = f"of one input's search; {size(plan.caches.hypothesis)} a hypothesis"
+        yield _row("  decoding", size(plan.caches.search), detail)
     yield ""
     yield from _on_hardware(plan)
     notes = [*subject.notes, *([paper.difference] if paper and paper.difference else [])]
@@ -59,22 +59,22 @@ def lines(plan: Plan) -> Iterator[str]:
 
 def _on_hardware(plan: Plan) -> Iterator[str]:
     hardware, layout, timing = plan.hardware, plan.layout, plan.timing
-    many = f"{plan.devices:,} x " if plan.devices > 1 else ""
-    told = f"{amount(hardware.peak)}FLOP/s {hardware.precision}, {amount(hardware.bandwidth)}B/s"
-    told += f", {size(hardware.memory)}" + (f"; {hardware.note}" if hardware.note else "")
-    yield _row("on", f"{many}{hardware.name}", told)
-    if not timing.tried:
+    count = f"{plan.devices:,} x " if plan.devices > 1 else ""
+    detail = f"{amount(hardware.peak)}FLOP/s {hardware.precision}, {amount(hardware.bandwidth)}B/s"
+    detail += f", {size(hardware.memory)}" + (f"; {hardware.note}" if hardware.note else "")
+    yield _row("on", f"{count}{hardware.name}", detail)
+    if not timing.measured:
         yield _row("  utilisation", f"{100 * hardware.utilisation:.0f} %", "assumed: --utilisation")
     fits = "yes" if layout.fits else "no"
     need = f"{size(layout.memory)} of {size(hardware.memory)} a device, {layout.name}"
     yield _row("  fits", fits, need if layout.fits else f"{need}; {_devices_needed(plan)}")
-    told = f"rows on one device; {plan.rows_checkpointed:,} with checkpointing"
-    yield _row("  batch that fits", f"{plan.rows_that_fit:,}", told)
+    detail = f"rows on one device; {plan.rows_checkpointed:,} with checkpointing"
+    yield _row("  batch that fits", f"{plan.rows_that_fit:,}", detail)
     if plan.devices > 1:
-        told = f"a device sends in a step, {duration(layout.seconds)}"
-        yield _row("  communication", size(layout.volume), told)
-    told = "tried here" if timing.tried else ""
-    yield _row("  a step", duration(timing.step), told)
+        detail = f"a device sends in a step, {duration(layout.seconds)}"
+        yield _row("  communication", size(layout.volume), detail)
+    detail = "tried here" if timing.measured else ""
+    yield _row("  a step", duration(timing.step), detail)
     if timing.run is not None:
         yield _row("  the run", duration(timing.run), "and up to a tenth more for evaluations")
     if timing.cost is not None:
@@ -83,20 +83,20 @@ def _on_hardware(plan: Plan) -> Iterator[str]:
 
 
 def _devices_needed(plan: Plan) -> str:
-    """A number of devices by which weights, gradients and moments would be shared out."""
-    room = ROOM * plan.hardware.memory - plan.memory.checkpointed / 8
-    many = 2
-    while many < 1 << 16 and plan.memory.static / many > max(room, 0.2 * plan.hardware.memory):
-        many *= 2
-    return f"try --devices {max(many, 2 * plan.devices)}"
+    """A number of devices that could hold weights, gradients and moments."""
+    usable = USABLE * plan.hardware.memory - plan.memory.checkpointed / 8
+    count = 2
+    while count < 1 << 16 and plan.memory.static / count > max(usable, 0.2 * plan.hardware.memory):
+        count *= 2
+    return f"try --devices {max(count, 2 * plan.devices)}"
 
 
 def _published(plan: Plan) -> str:
     paper = plan.subject.publication
     if paper is None:
         return ""
-    off = 100 * (plan.parameters / paper.parameters - 1)
-    return f"published {amount(paper.parameters).strip()}, {off:+.1f} %"
+    deviation = 100 * (plan.parameters / paper.parameters - 1)
+    return f"published {amount(paper.parameters).strip()}, {deviation:+.1f} %"
 
 
 def _row(name: str, value: str, more: str = "") -> str:
@@ -136,9 +136,9 @@ def scaling_lines(law: Law, forecasts: Sequence[Forecast]) -> Iterator[str]:
         counts = f"{trial.parameters:>16,}{amount(trial.tokens):>12}"
         yield f"{trial.name[-31:]:<32}{counts}{trial.loss:>10.4f}{fitted:>10.4f}"
     yield ""
-    by = [f"parameters^-{law.alpha:.3f}"] if law.alpha is not None else []
-    by += [f"tokens^-{law.beta:.3f}"] if law.beta is not None else []
-    yield f"loss = {law.floor:.4f} + {exp(law.a):.4g} x {' x '.join(by)}"
+    factors = [f"parameters^-{law.alpha:.3f}"] if law.alpha is not None else []
+    factors += [f"tokens^-{law.beta:.3f}"] if law.beta is not None else []
+    yield f"loss = {law.floor:.4f} + {exp(law.a):.4g} x {' x '.join(factors)}"
     yield ""
     yield f"{'at':<32}{'':>16}{'':>12}{'loss':>10}   90 % of runs"
     for one in forecasts:

@@ -1,4 +1,4 @@
-"""What the layers of a Transformer cost on a batch."""
+"""The costs of the layers of a Transformer on a batch."""
 
 from collections.abc import Iterator
 
@@ -7,7 +7,7 @@ from torch import nn
 from saccade.nn.attention import CrossAttention, SelfAttention
 from saccade.nn.positions import Relative
 from saccade.nn.transformer import GATED, Block, FeedForward, Stack
-from saccade.plan.costs import Cost, Layer, between, dropped, linear, normed
+from saccade.plan.costs import Cost, Layer, dropout_mask, linear, norm_inputs, pairwise
 
 
 def stack(
@@ -15,7 +15,7 @@ def stack(
 ) -> Iterator[tuple[nn.Module | None, Layer]]:
     """The layers of a stack over so many positions, with a memory of so many if there is one."""
     n, D = rows * positions, found.blocks[0].attention.out.out_features
-    start = dropped(found.drop, n * D) + normed(found.first_norm, n, D)
+    start = dropout_mask(found.drop, n * D) + norm_inputs(found.first_norm, n, D)
     relative = isinstance(found.positions, Relative)
     if relative:  # numbers added to scores, the same in all layers
         heads = found.blocks[0].attention.out.in_features // found.blocks[0].attention.head_dim
@@ -28,9 +28,9 @@ def stack(
         cost = block(one, rows, positions, memory, relative)
         widest = max(one.feed_forward.up.out_features, one.attention.qkv.out_features)
         momentary = 4.0 * n * (2 * widest if one.feed_forward.activation in GATED else widest)
-        made = Layer(path, 0, cost, block=True, entry=n * D, at_once=(momentary, 2 * momentary))
+        made = Layer(path, 0, cost, block=True, entry=n * D, transient=(momentary, 2 * momentary))
         yield one, made
-    last = normed(found.norm, n, D)
+    last = norm_inputs(found.norm, n, D)
     yield found.norm, Layer(f"{name}.norm", 0, last)
 
 
@@ -40,17 +40,17 @@ def block(
     """A block: self-attention, cross-attention if there is a memory, and feed-forward."""
     n, D = rows * positions, one.attention.out.out_features
     found = self_attention(one.attention, rows, positions, relative)
-    found += residual(one.attention_norm, n, D) + dropped(one.drop, n * D)
+    found += residual(one.attention_norm, n, D) + dropout_mask(one.drop, n * D)
     if memory is not None:
         found += cross_attention(one.cross, rows, positions, memory)
-        found += residual(one.cross_norm, n, D) + dropped(one.drop, n * D)
+        found += residual(one.cross_norm, n, D) + dropout_mask(one.drop, n * D)
     found += feed_forward(one.feed_forward, n)
-    return found + residual(one.feed_forward_norm, n, D) + dropped(one.drop, n * D)
+    return found + residual(one.feed_forward_norm, n, D) + dropout_mask(one.drop, n * D)
 
 
 def residual(norm: nn.Module, n: float, width: int) -> Cost:
     """What a norm keeps, and its result, which a product reads (with post-norm, the next)."""
-    return normed(norm, n, width) + Cost(numbers=n * width)
+    return norm_inputs(norm, n, width) + Cost(numbers=n * width)
 
 
 def self_attention(one: SelfAttention, rows: int, positions: int, relative: bool) -> Cost:
@@ -82,7 +82,7 @@ def attended(
 ) -> Cost:
     """softmax(Q K^T) V, by the fused kernel or with all weights in memory."""
     pairs = float(rows * heads * queries * keys)
-    found = between(pairs, 2 * width) + Cost(numbers=rows * heads * queries * width)
+    found = pairwise(pairs, 2 * width) + Cost(numbers=rows * heads * queries * width)
     if not by_hand:
         return found + Cost(single=rows * heads * queries)  # a logarithm for each row of weights
     if drop:

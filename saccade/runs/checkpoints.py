@@ -1,7 +1,7 @@
-"""The checkpoints of a run: each is whole or absent, whenever the process or the machine stops.
+"""The checkpoints of a run: saved atomically, whenever the process or the machine stops.
 
 A checkpoint is a folder step-N, written under another name, synced, and renamed. It is used only if
-every file has the size and the hash that its manifest says. `folder` is a run's checkpoints/.
+every file has the size and the hash in its manifest. `folder` is a run's checkpoints/.
 """
 
 import json
@@ -29,33 +29,33 @@ def save(
     state: Any,
     write_more: Callable[[Path], None] | None = None,
 ) -> Path:
-    """Write step-N with a safetensors file for each part, or leave no trace of it.
+    """Write step-N with a safetensors file for each part; if that fails, nothing is left.
 
-    `write_more` writes further files into `shards` in a folder that is to be step-N.
+    `write_more` writes further files into `shards` in the folder that becomes step-N.
     """
-    final, aside, old = (folder / f"{name}-{step:08d}" for name in ("step", ".aside", ".old"))
+    final, temporary, old = (folder / f"{name}-{step:08d}" for name in ("step", ".aside", ".old"))
     try:
         if not folder.is_dir():
             os.mkdir(folder)
             files.sync(folder.parent)
         recover(folder)
-        os.mkdir(aside)
+        os.mkdir(temporary)
         written = {
-            f"{name}.safetensors": files.write_tensors(aside / f"{name}.safetensors", tensors)
+            f"{name}.safetensors": files.write_tensors(temporary / f"{name}.safetensors", tensors)
             for name, tensors in parts.items()
         }
         if write_more is not None:
-            write_more(aside)
-            for path in sorted((aside / shards.FOLDER).glob("*")):
+            write_more(temporary)
+            for path in sorted((temporary / shards.FOLDER).glob("*")):
                 files.sync(path)
                 written[f"{shards.FOLDER}/{path.name}"] = path.stat().st_size, digest(path)
-            files.sync(aside / shards.FOLDER)
+            files.sync(temporary / shards.FOLDER)
         text = json.dumps(state, indent=1).encode()
-        written["state.json"] = files.write_file(aside / "state.json", [text])
-        files.write_manifest(aside, written, step)
+        written["state.json"] = files.write_file(temporary / "state.json", [text])
+        files.write_manifest(temporary, written, step)
         if final.exists():  # of the same step, and so perhaps the only one
             os.replace(final, old)
-        os.replace(aside, final)
+        os.replace(temporary, final)
         files.sync(folder)
     except OSError:
         with suppress(OSError):
@@ -66,7 +66,7 @@ def save(
 
 
 def recover(folder: Path) -> None:
-    """Repair what a process left that died while it wrote or removed a checkpoint."""
+    """Repair the state after a process died while it wrote or removed a checkpoint."""
     olds = list(folder.glob(".old-*"))
     for old in olds:
         final = folder / old.name.replace(".old", "step")
@@ -79,14 +79,14 @@ def recover(folder: Path) -> None:
 
 
 def remove(folder: Path, keep: Iterable[Path]) -> None:
-    """Remove the checkpoints that are not in `keep`; none of them is ever half removed."""
+    """Remove the checkpoints that are not in `keep`, each atomically."""
     kept = set(keep)
     for path in paths(folder):
         if path not in kept:
-            gone = folder / path.name.replace("step", ".gone")
+            removed = folder / path.name.replace("step", ".gone")
             with suppress(OSError):
-                os.replace(path, gone)
-            shutil.rmtree(gone, ignore_errors=True)
+                os.replace(path, removed)
+            shutil.rmtree(removed, ignore_errors=True)
 
 
 def paths(folder: Path) -> list[Path]:
@@ -101,7 +101,7 @@ def step_of(path: Path) -> int:
 
 
 def latest(folder: Path) -> tuple[Path | None, list[str]]:
-    """The newest sound checkpoint, and what is wrong with those that are newer."""
+    """The newest intact checkpoint, and the problems of those that are newer."""
     problems: list[str] = []
     for path in reversed(paths(folder)):
         problem = defect(path)
@@ -112,22 +112,22 @@ def latest(folder: Path) -> tuple[Path | None, list[str]]:
 
 
 def defect(path: Path) -> str | None:
-    """What is wrong with a checkpoint, or None if every file is what its manifest says."""
+    """The problem of a checkpoint, or None if every file matches its manifest."""
     problem = files.damage(path, REQUIRED_FILES)
     if problem is None and files.read_json(path / files.MANIFEST).get("step") != step_of(path):
         return "the manifest is that of another step"
     return problem
 
 
-def mean(some: Iterable[Path]) -> tuple[dict[str, Tensor], list[str]]:
-    """The mean of the weights of the sound ones of several checkpoints; what is wrong with others.
+def mean(checkpoints: Iterable[Path]) -> tuple[dict[str, Tensor], list[str]]:
+    """The mean weights of the intact ones of several checkpoints, and the problems of the others.
 
-    Tensor by tensor, so that no more than the mean and one tensor is in memory.
+    Tensor by tensor, so that only the mean and one tensor are in memory.
     """
     total: dict[str, Tensor] = {}
     problems: list[str] = []
     count = 0
-    for path in some:
+    for path in checkpoints:
         if problem := defect(path):
             problems.append(f"{path}: {problem}")
             continue

@@ -1,7 +1,7 @@
 """Two small formats of published weights: llama2.c's, and the arrays of g2p_en.
 
-llama2.c, legacy format (github.com/karpathy/llama2.c): seven whole numbers, then all weights in
-single precision, layer by layer within each kind; its tokenizer is a second file, tok*.bin.
+llama2.c, legacy format (github.com/karpathy/llama2.c): seven integers, then all weights in single
+precision, layer by layer within each kind; its tokenizer is a second file, tok*.bin.
 g2p_en (github.com/Kyubyong/g2p): the arrays of a GRU that reads letters and one that writes phones.
 """
 
@@ -22,7 +22,7 @@ from saccade.data.fields import TargetText, Text
 from saccade.errors import CheckpointError
 from saccade.models.pretrained import published
 from saccade.runs import guard
-from saccade.runs.importing import Converted, plain, task_of
+from saccade.runs.importing import Converted, regular_file, task_of
 from saccade.tasks.translate import Translate
 from saccade.text import published as older
 from saccade.text.imported import imported
@@ -60,7 +60,7 @@ def converted_file(path: Path) -> Converted:
 
 def llama2c(path: Path, tokenizer: Path) -> Converted:
     """A model of llama2.c in its legacy format."""
-    path = plain(path)
+    path = regular_file(path)
     with path.open("rb") as file:
         D, F, L, H, G, V, T = HEADER.unpack(file.read(HEADER.size))
     tied, V = V > 0, abs(V)
@@ -79,7 +79,7 @@ def llama2c(path: Path, tokenizer: Path) -> Converted:
         "decoder.stack.blocks.{}.feed_forward.down.weight": (L, D, F),
         "up": (L, F, D),
         "decoder.stack.norm.weight": (D,),
-        "turns": (2, T, K // 2),  # which are computed here
+        "rotations": (2, T, K // 2),  # which are computed here
         "decoder.output.weight": (0 if tied else V, D),
     }
     places, end = {}, HEADER.size
@@ -122,7 +122,7 @@ def llama2c(path: Path, tokenizer: Path) -> Converted:
         "tie_word_embeddings": tied,
     }
     made = published(raw, str(path))
-    content = older.scored_bpe(tokens_of(plain(tokenizer), V))
+    content = older.scored_bpe(tokens_of(regular_file(tokenizer), V))
     unk, bos, eos = 0, 1, 2
     special = Specials(eos, unk, bos, eos, eos)
     found = imported(content, V, special, line=(bos,), where=str(tokenizer))
@@ -177,12 +177,12 @@ NAMES = {
     "decoder.output.weight": "fc_w",
     "decoder.output.bias": "fc_b",
 }
-NEVER = -30.0  # the logit of a token that they do not have
+NEVER = -30.0  # the logit of a token that g2p_en does not have
 
 
 def g2p(path: Path) -> Converted:
     """The arrays of g2p_en: a GRU that reads letters, and one that writes phones."""
-    arrays = arrays_of(plain(path), set(NAMES.values()))
+    arrays = arrays_of(regular_file(path), set(NAMES.values()))
     D = arrays["enc_w_hh"].shape[-1]
     letters, phones = arrays["enc_emb"].shape[0], arrays["dec_emb"].shape[0]
     if letters != len(LETTERS) or phones > len(PHONES):

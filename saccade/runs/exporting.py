@@ -1,4 +1,4 @@
-"""A run for others: CTranslate2, Hugging Face's transformers, ONNX, word2vec's files."""
+"""Export of a run: to CTranslate2, Hugging Face's transformers, ONNX, word2vec's format."""
 
 import json
 import os
@@ -8,7 +8,7 @@ from typing import Any
 from saccade import config as c
 from saccade.data.fields import Text
 from saccade.errors import ConfigError
-from saccade.models.describe import describe, kind_of, their_tensors
+from saccade.models.describe import describe, exported_tensors, task_kind
 from saccade.runs import files
 from saccade.runs.run import Run
 from saccade.runs.vectors import default_path, export_vectors
@@ -34,7 +34,7 @@ def export_run(run: Run, to: str, folder: str | os.PathLike[str] | None = None) 
         if to == "huggingface":
             export_huggingface(run, path)
         else:
-            from saccade.runs.onnx import export_onnx  # which needs much that nothing else does
+            from saccade.runs.onnx import export_onnx  # whose imports nothing else needs
 
             export_onnx(run, path)
     except OSError as error:
@@ -43,7 +43,7 @@ def export_run(run: Run, to: str, folder: str | os.PathLike[str] | None = None) 
 
 
 def tokenizers_of(run: Run) -> tuple[Tokenizer, Tokenizer]:
-    """The tokenizers of what is read and of what is written, mostly the same one."""
+    """The tokenizers of source and target, mostly the same one."""
     found = [field.tokenizer for field in run.task.fields if isinstance(field, Text)]
     if not found:
         raise ConfigError(f"{run.folder}: the task '{run.config.task.kind}' reads no text")
@@ -57,28 +57,28 @@ def export_huggingface(run: Run, folder: Path) -> None:
         raise ConfigError(
             "no architecture of transformers fits: source and target have a tokenizer each"
         )
-    found = describe(run.config, files.weights_of(run.network), len(target))
-    raw, special, frame = found.raw, target.specials, target.frame
+    description = describe(run.config, files.weights_of(run.network), len(target))
+    raw, special, frame = description.raw, target.specials, target.frame
     raw |= {"pad_token_id": special.pad, "eos_token_id": special.eos, "torch_dtype": "float32"}
     if isinstance(run.config.decoder, c.Transformer):
         raw["bos_token_id"] = frame.line[-1] if run.config.encoder is None else special.bos
-    if kind_of(run.config) == "translate":
+    if task_kind(run.config) == "translate":
         raw["decoder_start_token_id"] = frame.start[0]
         raw["bos_token_id"] = raw["forced_bos_token_id"] = None
         if len(frame.start) > 1:
             raw["bos_token_id"] = raw["forced_bos_token_id"] = frame.start[1]
-    if found.made.model_type == "roberta":  # whose positions begin after it
-        raw["pad_token_id"] = found.raw["pad_token_id"]
+    if description.arch.model_type == "roberta":  # whose positions begin after it
+        raw["pad_token_id"] = description.raw["pad_token_id"]
     if isinstance(run.task, LabelTask):
         labels = run.task.labels.labels
         raw["id2label"] = {str(i): label for i, label in enumerate(labels)}
         raw["label2id"] = {label: i for i, label in enumerate(labels)}
-    tensors = their_tensors(found)
+    tensors = exported_tensors(description)
     content = tokenizer_json(source)
     settings: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast"}
     settings |= special_roles(source) | {"clean_up_tokenization_spaces": False}
-    if found.made.longest:
-        settings["model_max_length"] = found.made.longest
+    if description.arch.longest:
+        settings["model_max_length"] = description.arch.longest
     for name, table in (
         ("config.json", raw),
         ("tokenizer.json", content),

@@ -1,4 +1,4 @@
-"""What to say when the disk or the memory ends: what failed, what is left, what to do."""
+"""The errors of a full disk or memory: what failed, which checkpoint is left, what to do."""
 
 import shlex
 from collections.abc import Callable, Iterator
@@ -9,7 +9,7 @@ from saccade.errors import TrainingError
 from saccade.runs import checkpoints
 from saccade.runs.machine import out_of_memory
 
-Work = tuple[str, str]  # what needs memory, and what to do if it ends
+Work = tuple[str, str]  # what needs memory, and the advice if it is not enough
 
 
 @contextmanager
@@ -28,9 +28,9 @@ def disk_failure(path: Path, folder: Path, error: OSError) -> TrainingError:
 
 @contextmanager
 def within_memory(folder: Path, doing: Callable[[], Work | None]) -> Iterator[None]:
-    """Inside, memory that ends is a TrainingError: for work that cannot be cut into parts.
+    """Inside, out of memory is a TrainingError: for work that cannot be split into parts.
 
-    `doing` tells which it was, and what to do; None where memory is somebody else's matter.
+    `doing` gives the work and the advice; None where the caller handles the error itself.
     """
     try:
         yield

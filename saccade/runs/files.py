@@ -1,6 +1,6 @@
-"""The files of a run: written aside, fsynced, hashed, renamed; safetensors and JSON, never pickle.
+"""The files of a run: written to a temporary name, fsynced, hashed, renamed; never pickle.
 
-A file is the old one or the new one, never half. What is read is first checked by `guard`.
+So replacing a file is atomic. Files are checked by `guard` before they are read.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ from saccade.runs.guard import (
     shortened,
 )
 
-FORMAT = 2  # of a run directory; a reader refuses what is newer
+FORMAT = 2  # of a run directory; newer ones are refused
 MANIFEST = "manifest.json"
 MAX_WRITE_BYTES = 1 << 24  # of one call
 JOINED_BYTES = 1 << 20  # smaller blocks are joined up to this size
@@ -42,7 +42,7 @@ Entry = tuple[int, str]  # a file's size and SHA-256
 
 
 def write_file(path: Path, blocks: Iterable[Any]) -> Entry:
-    """Write a new file and sync it; its size and hash, taken on the way."""
+    """Write a new file and sync it; its size and hash."""
     size, sha = 0, hashlib.sha256()
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0)
     descriptor = os.open(path, flags, 0o666)
@@ -61,7 +61,7 @@ def write_file(path: Path, blocks: Iterable[Any]) -> Entry:
 
 
 def _joined(blocks: Iterable[Any]) -> Iterator[Any]:
-    """The same bytes, with the small blocks joined."""
+    """The same bytes with small blocks joined."""
     small = bytearray()
     for block in blocks:
         if len(small) + len(block) > JOINED_BYTES and small:
@@ -79,7 +79,7 @@ def write_tensors(
 ) -> Entry:
     """Write a safetensors file, without a second copy of it in memory; its size and hash.
 
-    The library's own writer gives neither the hash nor the number of a disk's error.
+    The library's own writer gives neither the hash nor the errno of a disk error.
     """
     order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))  # aligned
     header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
@@ -104,31 +104,31 @@ def _bytes(tensor: Tensor) -> Any:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace a text: it is the old one or the new one, never half."""
-    aside = path.with_name(path.name + ".aside")
-    write_file(aside, [text.encode()])
-    os.replace(aside, path)
+    """Replace a text file atomically."""
+    temporary = path.with_name(path.name + ".aside")
+    write_file(temporary, [text.encode()])
+    os.replace(temporary, path)
     sync(path.parent)
 
 
 def save_weights(path: Path, weights: Mapping[str, Tensor]) -> None:
-    """The same for the weights that predict."""
-    aside = path.with_name(path.name + ".aside")
+    """Replace a file of weights atomically."""
+    temporary = path.with_name(path.name + ".aside")
     metadata = {"format": str(FORMAT), "sha256": fingerprint(weights)}
-    write_tensors(aside, weights, metadata)
-    os.replace(aside, path)
+    write_tensors(temporary, weights, metadata)
+    os.replace(temporary, path)
     sync(path.parent)
 
 
 def write_manifest(folder: Path, entries: Mapping[str, Entry], step: int = 0) -> None:
-    """Write down the sizes and hashes of a folder's files, and sync the folder."""
+    """Write the manifest of a folder's files, and sync the folder."""
     manifest = {"format": FORMAT, "step": step, "files": entries}
     write_file(folder / MANIFEST, [json.dumps(manifest, indent=1).encode()])
     sync(folder)
 
 
 def sync(path: Path) -> None:
-    """Make sure that a file or a folder is on the disk."""
+    """Flush a file or a folder to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -165,7 +165,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def tensors_in(path: Path) -> Iterator[tuple[str, Tensor]]:
-    """The tensors of a safetensors file by name, one after the other, and no second copy of any."""
+    """The tensors of a safetensors file by name, one after the other, without a second copy."""
     header = read_header(path)
     kinds = {name: dtype for dtype, name in DTYPES.items()}
     with path.open("rb") as file:
@@ -181,13 +181,13 @@ def tensors_in(path: Path) -> Iterator[tuple[str, Tensor]]:
 
 
 def _read(path: Path, file: BinaryIO, header: Header, name: str, content: Any) -> None:
-    """Read the bytes of one tensor to where they belong."""
+    """Read the bytes of one tensor into `content`."""
     try:
         file.seek(header.start + header.tensors[name]["data_offsets"][0])
-        whole = file.readinto(content) == len(content)  # type: ignore[attr-defined]
+        complete = file.readinto(content) == len(content)  # type: ignore[attr-defined]
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
-    if not whole:
+    if not complete:
         raise CheckpointError(f"{path}: damaged: it ends within '{shortened(name)}'")
 
 
@@ -210,14 +210,16 @@ def load_into(path: Path, into: Mapping[str, Tensor]) -> None:
             parameter, dtype = into[name], header.tensors[name]["dtype"]
             if dtype != DTYPES[parameter.dtype]:
                 raise CheckpointError(f"{path}: '{name}' is of {dtype}, which weights cannot have")
-            here = parameter.device.type == "cpu" and parameter.is_contiguous()
-            here = here and not hasattr(parameter, "to_local")  # in parts, in several processes
-            tensor = parameter.data if here else torch.empty(parameter.shape, dtype=parameter.dtype)
+            in_place = parameter.device.type == "cpu" and parameter.is_contiguous()
+            in_place = in_place and not hasattr(parameter, "to_local")  # a shard of a DTensor
+            tensor = parameter.data
+            if not in_place:
+                tensor = torch.empty(parameter.shape, dtype=parameter.dtype)
             content = _bytes(tensor)
             _read(path, file, header, name, content)
-            sha.update(_title(header.tensors[name]["name"], tensor))
+            sha.update(_tensor_header(header.tensors[name]["name"], tensor))
             sha.update(content)
-            if not here:
+            if not in_place:
                 copy_full(parameter, tensor)
     if header.metadata.get("sha256", sha.hexdigest()) != sha.hexdigest():
         raise CheckpointError(f"{path}: damaged: its hash does not match its weights")
@@ -238,20 +240,20 @@ def weights_of(network: nn.Module) -> dict[str, Tensor]:
 
 
 def fingerprint(weights: Mapping[str, Tensor]) -> str:
-    """One hash of all names, shapes and numbers."""
+    """One hash of all names, shapes and values."""
     sha = hashlib.sha256()
     for name in sorted(weights):
-        sha.update(_title(name, weights[name]))
+        sha.update(_tensor_header(name, weights[name]))
         sha.update(_bytes(weights[name]))
     return sha.hexdigest()
 
 
-def _title(name: str, tensor: Tensor) -> bytes:
+def _tensor_header(name: str, tensor: Tensor) -> bytes:
     return f"{name} {DTYPES.get(tensor.dtype)} {tuple(tensor.shape)}\n".encode()
 
 
-def damage(path: Path, wanted: Iterable[str] = ()) -> str | None:
-    """What is wrong with a folder that has a manifest, or None."""
+def damage(path: Path, required: Iterable[str] = ()) -> str | None:
+    """The first problem of a folder that has a manifest, or None."""
     if path.is_symlink() or not path.is_dir():
         return "is no folder"
     try:
@@ -261,7 +263,7 @@ def damage(path: Path, wanted: Iterable[str] = ()) -> str | None:
             return f"has no format {version!r}"
         if version > FORMAT:
             return f"is of format {version}; this version reads up to {FORMAT}: upgrade saccade"
-        if missing := set(wanted) - entries.keys():
+        if missing := set(required) - entries.keys():
             return f"{min(missing)} is not in the manifest"
         for name, (size, sha) in entries.items():
             plain = name.removeprefix("shards/")

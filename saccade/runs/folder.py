@@ -1,7 +1,7 @@
-"""A run's directory: its configuration, its mark, and the lock that keeps a second process out.
+"""A run's directory: its configuration, and the lock that keeps a second process out.
 
-The mark is the table [run] at the end of config.toml: the format, the version that wrote it, and
-whether the data is prepared.
+The table [run] at the end of config.toml has the format, the version that wrote it, and whether
+the data is prepared.
 """
 
 import os
@@ -24,17 +24,18 @@ from saccade.runs.failures import disk_failure
 from saccade.tasks.generate import permitted_lines
 
 LIMITS = ("train.steps", "train.epochs", "train.minutes", "train.patience", "train.seeds")
-# What may be edited in config.toml between two parts of a run: it changes no weight.
-# How a step is computed: another way gives other last bits, which is said.
+# How a step is computed: a change affects rounding only, and is reported.
 PARALLEL = tuple(f"parallel.{name}" for name in c.Parallel.model_fields)
-WAYS = ("train.precision", "train.processes", *PARALLEL)
-CHANGEABLE = (*LIMITS, *WAYS, "train.workers", "train.keep", "train.device", "train.preflight")
-MOST_RUNS = 5  # that a message names
+COMPUTATION = ("train.precision", "train.processes", *PARALLEL)
+# What may be edited in config.toml between two parts of a run: it changes no weight.
+OTHERS = ("train.workers", "train.keep", "train.device", "train.preflight")
+CHANGEABLE = (*LIMITS, *COMPUTATION, *OTHERS)
+MAX_RUNS = 5  # that a message names
 CHANGEABLE_TABLES = ("data.", "decode.")
 
 
-class Mark(BaseModel):
-    """What a run says of itself."""
+class RunTable(BaseModel):
+    """The table [run] of a config.toml."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
 
@@ -43,30 +44,30 @@ class Mark(BaseModel):
     prepared: bool
 
 
-def _why_no_run(folder: Path) -> str:
+def _why_not_a_run(folder: Path) -> str:
     """Why a folder is not a run, with the runs that are in it."""
     if not folder.is_dir():
         return "it is a file; name a run's folder" if folder.exists() else "there is no such folder"
     inside = sorted(str(path.parent) for path in folder.glob("*/config.toml"))
     if not inside:
         return "it has no config.toml"
-    more = f" and {len(inside) - MOST_RUNS} more" if len(inside) > MOST_RUNS else ""
-    return f"it has no config.toml; runs in it are {', '.join(inside[:MOST_RUNS])}{more}"
+    more = f" and {len(inside) - MAX_RUNS} more" if len(inside) > MAX_RUNS else ""
+    return f"it has no config.toml; runs in it are {', '.join(inside[:MAX_RUNS])}{more}"
 
 
-def read_settings(folder: Path) -> tuple[dict[str, Any], Mark]:
-    """The tables of a run's config.toml, and its mark."""
+def read_settings(folder: Path) -> tuple[dict[str, Any], RunTable]:
+    """The tables of a run's config.toml, and its table [run]."""
     path = folder / "config.toml"
     if not os.path.lexists(path):
-        raise CheckpointError(f"{folder}: not a run: {_why_no_run(folder)}")
+        raise CheckpointError(f"{folder}: not a run: {_why_not_a_run(folder)}")
     guard.vet(folder)
     try:
         raw = tomllib.loads(files.read_text(path))
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: not TOML: {error}") from None
     table = raw.pop("run", None)
-    if table is None and "batch_tokens" in _table(raw, "decode"):  # before there were marks
-        return raw, Mark(prepared=True)
+    if table is None and "batch_tokens" in _table(raw, "decode"):  # older than the table [run]
+        return raw, RunTable(prepared=True)
     version = table.get("format") if isinstance(table, dict) else None
     if isinstance(version, int) and version > files.FORMAT:
         wrote = str(table.get("saccade"))[:40] if table else ""
@@ -76,7 +77,7 @@ def read_settings(folder: Path) -> tuple[dict[str, Any], Mark]:
             f"install saccade {wrote} or newer"
         )
     try:
-        return raw, Mark.model_validate({"format": None, "saccade": None} | (table or {}))
+        return raw, RunTable.model_validate({"format": None, "saccade": None} | (table or {}))
     except (ValidationError, TypeError):
         raise CheckpointError(f"{path}: damaged: the [run] table is incomplete") from None
 
@@ -87,9 +88,9 @@ def _table(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def read_config(folder: Path) -> c.Config:
-    """The configuration of a run that can be used."""
-    raw, mark = read_settings(folder)
-    if not mark.prepared:
+    """The configuration of a run whose data is prepared."""
+    raw, run_table = read_settings(folder)
+    if not run_table.prepared:
         raise CheckpointError(
             f"{folder}: its data is not prepared yet; "
             f"go on with: saccade resume {shlex.quote(str(folder))}"
@@ -107,8 +108,8 @@ def config_in(raw: dict[str, Any], folder: Path) -> c.Config:
 
 def write_settings(folder: Path, settings: Mapping[str, Any], prepared: bool) -> None:
     """Replace a run's config.toml."""
-    mark = Mark(prepared=prepared).model_dump()
-    text, limit = c.write_tables({**settings, "run": mark}), guard.MAX_BYTES["config.toml"]
+    run_table = RunTable(prepared=prepared).model_dump()
+    text, limit = c.write_tables({**settings, "run": run_table}), guard.MAX_BYTES["config.toml"]
     if len(text.encode()) > limit:
         raise ConfigError(f"the settings take more than {limit >> 10} KB: shorten the longest list")
     files.write_text(folder / "config.toml", text)
@@ -118,20 +119,23 @@ def write_config(folder: Path, config: c.Config, prepared: bool) -> None:
     write_settings(folder, config.model_dump(mode="json", exclude_none=True), prepared)
 
 
-# --- what the settings name -----------------------------------------------------------------------
+# --- files that the settings name -----------------------------------------------------------------
+
+
+PERMITTED, LANGUAGE_MODEL = "permitted.txt", "language-model"
 
 
 def with_own_copies(config: c.Config, folder: Path) -> c.Config:
-    """The settings of a new run, which names its own copies of what `decode` named outside.
+    """The settings of a new run, with its own copies of the files that `decode` names.
 
-    So a run is enough by itself: the list of permitted outputs and the language model go with it.
+    So a run is self-contained: the list of permitted outputs and the language model are in it.
     """
     decode, copies = config.decode, {}
     if decode.only:
-        copies["only"] = "permitted.txt"
+        copies["only"] = PERMITTED
         _copy_list(decode.only, folder / copies["only"])
     if decode.model:
-        copies["model"] = "language-model"
+        copies["model"] = LANGUAGE_MODEL
         _copy_run(Path(decode.model), folder / copies["model"])
     return config.model_copy(update={"decode": decode.model_copy(update=copies)})
 
@@ -163,7 +167,7 @@ def _copy_run(source: Path, target: Path) -> None:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Keep every other process out of a run; the lock of a process that died is no lock."""
+    """Keep every other process out of a run; the lock of a process ends with it."""
     if sys.platform == "win32":
         yield
         return
@@ -193,7 +197,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def is_locked(folder: Path) -> bool:
-    """Whether another process is at work on a run."""
+    """Whether another process has locked a run."""
     if sys.platform == "win32":
         return False
     import fcntl
@@ -219,7 +223,7 @@ def with_raised_limits(config: c.Config, settings: Mapping[str, Any]) -> c.Confi
     now = flat(config.model_dump(mode="json", exclude_none=True))
     raw = config.model_dump(mode="json", exclude_none=True)
     for key, value in settings.items():
-        if key in WAYS:
+        if key in COMPUTATION:
             c.assign(raw, key, value)
             continue
         if key not in LIMITS:
@@ -247,9 +251,9 @@ def with_raised_limits(config: c.Config, settings: Mapping[str, Any]) -> c.Confi
 
 
 def differences(old: Mapping[str, Any], new: c.Config) -> list[tuple[str, Any, Any]]:
-    """Every key with another value than before: (key, old, new); None where there is none."""
-    whole = c.parse(dict(old), "checkpoint")  # with the defaults of keys that are newer
-    before, after = (flat(one.model_dump(mode="json", exclude_none=True)) for one in (whole, new))
+    """Every key whose value has changed: (key, old, new); None where there is none."""
+    parsed = c.parse(dict(old), "checkpoint")  # with the defaults of keys that are newer
+    before, after = (flat(one.model_dump(mode="json", exclude_none=True)) for one in (parsed, new))
     keys = dict.fromkeys([*before, *after])
     return [
         (key, before.get(key), after.get(key)) for key in keys if before.get(key) != after.get(key)
@@ -259,20 +263,20 @@ def differences(old: Mapping[str, Any], new: c.Config) -> list[tuple[str, Any, A
 def check_changes(
     old: Mapping[str, Any], new: c.Config, folder: Path
 ) -> list[tuple[str, Any, Any]]:
-    """What changed since a checkpoint; CheckpointError if the weights would not be the same."""
+    """The changes since a checkpoint; CheckpointError if they would change the weights."""
     try:
-        found = differences(old, new)
+        changes = differences(old, new)
     except (ConfigError, TypeError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{folder}: its checkpoint is damaged: {error}") from None
-    own = ("decode.only", "decode.model")  # copies in the run, wherever it was then
-    found = [(k, old, new) for k, old, new in found if k not in own or Path(str(old)).name != new]
-    for key, before, after in found:
+    own = ("decode.only", "decode.model")  # copies in the run, which may have been moved
+    changes = [(k, a, b) for k, a, b in changes if k not in own or Path(str(a)).name != b]
+    for key, before, after in changes:
         if key not in CHANGEABLE and not key.startswith(CHANGEABLE_TABLES):
             raise CheckpointError(
                 f"{folder / 'config.toml'}: {key} was {before} when the run was stopped, and is "
                 f"{after} now: set it back, or train anew"
             )
-    return found
+    return changes
 
 
 def flat(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

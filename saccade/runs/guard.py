@@ -1,4 +1,4 @@
-"""The defence against hostile files: a stranger's run is checked here before any of it is used.
+"""The defence against hostile files: an untrusted run is checked here before any of it is used.
 
 `vet(folder)` is called when a run is opened, before anything in it is read. It guarantees that
 
@@ -8,14 +8,14 @@
 - to parse all JSON files takes at most JSON_MEMORY_BYTES, or 1.5 times the size of the run if that
   is more. `require_loadable` holds the same limits when a run is written.
 
-The rest needs more than the file itself, and is checked at its one use: tensors by their header
+The rest needs more than the file itself, and is checked where it is used: tensors by their header
 (`read_header`), weights against the configuration (`fitting_network`), tokenised data against the
 network (`check_ids`), an export for CTranslate2 against the one we would write (`vetted_export`),
 and the files that its own settings name (`own_decode`, `require_plain_inputs`, `with_root`).
 A checkpoint is used only if all its files have the hashes of its manifest (`checkpoints.defect`).
 
-No check allocates what a file merely claims to need, no file is ever executed or unpickled, and
-whatever is wrong is a CheckpointError.
+No check allocates memory by a size in a file alone, no file is ever executed or unpickled, and
+every error is a CheckpointError.
 """
 
 import json
@@ -36,7 +36,7 @@ from saccade import config as c
 from saccade.data.corpora import Column, Corpus
 from saccade.data.digest import digest
 from saccade.engines.ctranslate2 import vocabularies
-from saccade.engines.export import STAMP, spec_of, why_not
+from saccade.engines.export import STAMP, spec_of, unsupported
 from saccade.errors import CheckpointError, ConfigError
 from saccade.models.networks import Generator, Network
 from saccade.nn.padded import UNSCORED_ID
@@ -76,7 +76,7 @@ def vet(folder: Path) -> None:
         if not path.exists():  # a process that is training has renamed it since
             continue
         require_plain_file(path)
-        if path.suffix == ".json":  # read by others, who trust it
+        if path.suffix == ".json":  # its readers do not check it again
             memory_left -= require_small_file(path, memory_left)
     if os.path.lexists(folder / "data"):
         for entry in _entries(folder / "data"):
@@ -86,7 +86,7 @@ def vet(folder: Path) -> None:
 def require_loadable(folder: Path, network: nn.Module) -> None:
     """ConfigError if `vet` would refuse the vocabularies of a new run, which are then removed.
 
-    Only the weights are counted beside them: a run can be copied without its data and checkpoints.
+    Their limit follows from the weights alone: a run can be copied without data and checkpoints.
     """
     paths = sorted(folder.glob("*.json"))
     weights = sum(p.numel() * p.element_size() for p in network.parameters())
@@ -104,11 +104,11 @@ def require_loadable(folder: Path, network: nn.Module) -> None:
 
 
 def _json_memory_allowed(run_bytes: int) -> int:
-    return max(JSON_MEMORY_BYTES, run_bytes * 3 // 2)
+    return max(JSON_MEMORY_BYTES, 2 * run_bytes)
 
 
 def _size_of(folder: Path) -> int:
-    """The bytes of a run's files; before it has weights, more than it is likely to have."""
+    """The bytes of a run's files; before it has weights, an upper estimate."""
     size, trained = 0, False
     for place in (folder, folder / "data", *(folder / "checkpoints").glob("step-*")):
         with suppress(OSError), os.scandir(place) as found:  # a process that trains removes some
@@ -146,9 +146,9 @@ def require_plain_file(path: Path) -> os.stat_result:
 
 
 def require_small_file(path: Path, memory_bytes: int | None = None) -> int:
-    """The memory it takes to parse a JSON or TOML file; CheckpointError if that is too much.
+    """The memory it takes to parse a JSON or TOML file.
 
-    And unless it is a regular file, no larger than we write.
+    CheckpointError if that is too much, or unless it is a regular file no larger than we write.
     """
     limit = MAX_BYTES.get(path.name, MAX_VOCABULARY_BYTES)
     if require_plain_file(path).st_size > limit:
@@ -164,7 +164,7 @@ def require_small_file(path: Path, memory_bytes: int | None = None) -> int:
 
 
 def json_memory(path: Path) -> int:
-    """About how many bytes of memory it takes to parse a JSON file, by counting its marks.
+    """An estimate of the bytes of memory to parse a JSON file, from its punctuation.
 
     A value takes many times the memory of the two or three bytes that it has in the file.
     """
@@ -183,18 +183,18 @@ def json_memory(path: Path) -> int:
 
 
 def shortened(what: object) -> str:
-    """A stranger's text, as much of it as belongs into a message."""
+    """Untrusted text, cut to the length of a message."""
     text = str(what)
     return text if len(text) <= 200 else f"{text[:200]}..."
 
 
-# --- what settings name ---------------------------------------------------------------------------
+# --- files that settings name ---------------------------------------------------------------------
 
 
 def own_decode(decode: c.Decode, folder: Path, chosen: Container[str] = ()) -> c.Decode:
-    """The settings with the paths of what they name; CheckpointError unless it is in the run.
+    """The settings with full paths; CheckpointError for a path outside of the run.
 
-    `chosen` are keys that the user has set, who may name any path.
+    `chosen` are keys that the user has set, whose paths may lead anywhere.
     """
     paths = {}
     for key in ("only", "model"):
@@ -204,7 +204,7 @@ def own_decode(decode: c.Decode, folder: Path, chosen: Container[str] = ()) -> c
         try:
             path = (folder / name).resolve()
             inside = path.is_relative_to(folder.resolve())
-        except (OSError, RuntimeError, ValueError):  # a loop of links, or no path at all
+        except (OSError, RuntimeError, ValueError):  # a loop of links, or an invalid path
             inside = False
         if not inside:
             raise CheckpointError(
@@ -219,20 +219,20 @@ def own_decode(decode: c.Decode, folder: Path, chosen: Container[str] = ()) -> c
 
 
 def own_paths(config: c.Config, folder: Path) -> c.Config:
-    """The whole configuration, likewise."""
+    """The same for the whole configuration."""
     return config.model_copy(update={"decode": own_decode(config.decode, folder)})
 
 
 def with_root(config: c.Config, root: str) -> c.Config:
-    """The configuration with the folder that the user permits paths to media to lead to.
+    """The configuration with the folder that the user permits as root of media paths.
 
-    A run's own `data.root` permits nothing: who trains or resumes says so each time.
+    A run's own `data.root` permits nothing: it has to be given in each command.
     """
     return config.model_copy(update={"data": config.data.model_copy(update={"root": root})})
 
 
 def _require_list(path: Path) -> None:
-    """CheckpointError unless this is a plain list of outputs that takes little memory."""
+    """CheckpointError unless this is a small uncompressed list of outputs."""
     if require_plain_file(path).st_size > MAX_LIST_BYTES:
         raise CheckpointError(f"{path}: is larger than {MAX_LIST_BYTES >> 20} MB")
     with path.open("rb") as file:
@@ -247,9 +247,7 @@ def require_plain_inputs(raw: Mapping[str, Any]) -> None:
         found = raw.get(table)
         names = found.get(key) if isinstance(found, dict) else None
         for name in [names] if isinstance(names, str) else names or ():
-            with suppress(
-                OSError, TypeError, ValueError
-            ):  # what is not there is named by its reader
+            with suppress(OSError, TypeError, ValueError):  # its reader reports a missing file
                 if not stat.S_ISREG(os.stat(name).st_mode):
                     raise CheckpointError(f"{table}.{key}: {shortened(name)}: not a regular file")
 
@@ -258,15 +256,15 @@ def require_plain_inputs(raw: Mapping[str, Any]) -> None:
 
 
 class Header(NamedTuple):
-    """What a safetensors file says of itself."""
+    """The header of a safetensors file."""
 
-    tensors: dict[str, Any]  # by today's name: dtype, shape, data_offsets and name in the file
+    tensors: dict[str, Any]  # by current name: dtype, shape, data_offsets and name in the file
     metadata: dict[str, str]
     start: int  # of the tensors' bytes
 
 
 def read_header(path: Path) -> Header:
-    """The header of a safetensors file, which is sound; no tensor has been read."""
+    """The header of a safetensors file, validated; no tensor is read."""
     if not path.exists() and not path.is_symlink():
         raise CheckpointError(f"{path}: no such file; is this a finished run?")
     require_plain_file(path)
@@ -291,7 +289,7 @@ def read_header(path: Path) -> Header:
 def fitting_header(path: Path, weights: Mapping[str, Tensor]) -> Header:
     """The header of a file of weights; CheckpointError unless these have its names and shapes.
 
-    They may be on the meta device, without memory.
+    `weights` may be on the meta device.
     """
     header = read_header(path)
     shapes = {name: entry["shape"] for name, entry in header.tensors.items()}
@@ -341,7 +339,7 @@ def new_network(task: Task, device: torch.device) -> Network:
 
 
 def network_on_meta(task: Task) -> Network:
-    """A task's network on the meta device; ConfigError if its sizes exceed every machine's."""
+    """A task's network on the meta device; ConfigError if its sizes are impossible."""
     try:
         return task.build_meta()
     except (ArithmeticError, RuntimeError, TypeError, ValueError) as error:
@@ -370,7 +368,7 @@ def vetted_export(task: Task, run: Path) -> Path | None:
     CTranslate2 trusts every size in its files, so each is compared with the one we would write.
     """
     folder = run / "ctranslate2"
-    if not isinstance(task, GeneratingTask) or why_not(task.config):
+    if not isinstance(task, GeneratingTask) or unsupported(task.config):
         return None
     if not is_export(folder, run / "model.safetensors"):
         return None
@@ -382,7 +380,7 @@ def vetted_export(task: Task, run: Path) -> Path | None:
 
 
 def is_export(folder: Path, weights: Path) -> bool:
-    """Whether a folder holds what was made from these weights, whole and unchanged, and no more."""
+    """Whether a folder holds an export of these weights, complete and unchanged, and no more."""
     try:
         with os.scandir(folder) as found:
             entries = {entry.name: entry for entry in found}
@@ -403,7 +401,7 @@ def is_export(folder: Path, weights: Path) -> bool:
 def _is_safe(folder: Path, spec: Any, source: list[str], target: list[str]) -> bool:
     """Whether an export has every name and size that ours would have. No weight is read.
 
-    The stamp does not prove it: an attacker can write a stamp, too.
+    The stamp is no proof: an attacker can write one, too.
     """
     settings = json.dumps(spec.config.to_dict(), indent=2, sort_keys=True) + "\n"
     texts = {"config.json": settings, "source_vocabulary.json": json.dumps(source, indent=2)}

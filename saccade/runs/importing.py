@@ -1,9 +1,9 @@
 """Published weights as a run: a folder in the Hugging Face layout, and two smaller formats.
 
-`import_run(path, out)` writes a run like any other. Tensors are read one parameter at a time and
-written as they are read, so the memory that it takes is that of the largest parameter, however
-large the folder is. A stranger's folder is checked as a stranger's run is (`guard`): headers before
-tensors, sizes before memory; nothing is unpickled.
+`import_run(path, out)` writes a run like any other. Tensors are read and written one parameter at a
+time, so it takes the memory of the largest parameter, however large the folder is. An untrusted
+folder is checked as an untrusted run is (`guard`): headers before tensors, sizes before memory;
+nothing is unpickled.
 """
 
 import hashlib
@@ -40,27 +40,27 @@ PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".h5", ".msgpack")
 ROWS_BYTES = 1 << 24  # of a large table, read at once
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 MAX_SPM_BYTES = 1 << 25
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 
 
 class Converted(NamedTuple):
-    """A task with its vocabularies, and where the weights of its network come from."""
+    """A task with its vocabularies, and the source of its network's weights."""
 
     task: Task
     weight: Callable[[str, tuple[int, ...]], Iterator[Tensor]]  # by name and shape, in row chunks
-    said: list[str]  # what a user should know
+    notes: list[str]  # for the user
 
 
 def import_run(
     path: str | os.PathLike[str],
     out: str | os.PathLike[str],
-    say: Say = print,
+    log: Log = print,
     columns: int = 1,
 ) -> Path:
     """Write a run with the weights and the vocabulary of a published model.
 
-    `columns` is how many texts a classifier reads: 2 of one that was trained on pairs, which no
-    config.json says.
+    `columns` is the number of texts that a classifier reads: 2 if it was trained on pairs, which a
+    config.json does not tell.
     """
     from saccade.runs.converters import converted_file  # which are of another kind
     from saccade.runs.vector_files import converted_vectors, is_vectors
@@ -72,37 +72,38 @@ def import_run(
         raise ConfigError(f"{out}: already exists; choose another folder (--out)")
     try:
         if (path / "config.json").exists():
-            made = hugging_face(path, columns)
+            converted = converted_folder(path, columns)
         elif columns > 1:
             raise ConfigError(ONE_TEXT)
         else:
-            made = converted_vectors(path) if is_vectors(path) else converted_file(path)
+            converted = converted_vectors(path) if is_vectors(path) else converted_file(path)
     except (ArithmeticError, RecursionError, RuntimeError, TypeError, ValueError) as error:
         raise CheckpointError(f"{path}: cannot be imported: {guard.shortened(error)}") from None
-    there = out.is_dir()
+    existed = out.is_dir()
     try:
         out.mkdir(parents=True, exist_ok=True)
-        made.task.save(out)
-        count = write_weights(made, out / SINGLE)
-        write_config(out, made.task.config, prepared=True)
+        converted.task.save(out)
+        guard.require_loadable(out, converted.task.build_meta())
+        count = write_weights(converted, out / SINGLE)
+        write_config(out, converted.task.config, prepared=True)
     except BaseException as error:
         shutil.rmtree(out, ignore_errors=True)
-        if there:
+        if existed:
             out.mkdir(exist_ok=True)
         if isinstance(error, OSError):
             raise ConfigError(f"{out}: cannot be written: {error.strerror or error}") from None
         if isinstance(error, RuntimeError | ValueError):
             raise CheckpointError(f"{path}: cannot be read: {guard.shortened(error)}") from None
         raise
-    for line in made.said:
-        say(line)
-    say(f"{count:,} parameters, a run of the task '{made.task.config.task.kind}' in {out}")
+    for line in converted.notes:
+        log(line)
+    log(f"{count:,} parameters, a run of the task '{converted.task.config.task.kind}' in {out}")
     return out
 
 
-def write_weights(made: Converted, path: Path) -> int:
-    """Write the weights of a network one after the other; how many numbers there are."""
-    shapes = {n: tuple(p.shape) for n, p in made.task.build_meta().named_parameters()}
+def write_weights(converted: Converted, path: Path) -> int:
+    """Write the weights of a network one after the other; the number of parameters."""
+    shapes = {n: tuple(p.shape) for n, p in converted.task.build_meta().named_parameters()}
     header: dict[str, Any] = {"__metadata__": {"format": str(files.FORMAT), "sha256": "0" * 64}}
     end = 0
     for name in sorted(shapes):
@@ -110,13 +111,13 @@ def write_weights(made: Converted, path: Path) -> int:
         header[name] = {"dtype": "F32", "shape": list(shapes[name]), "data_offsets": [start, end]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    sha = hashlib.sha256()  # of names and numbers in this order, as `files.fingerprint` has it
+    sha = hashlib.sha256()  # of names and values in the order of `files.fingerprint`
 
     def blocks() -> Iterator[Any]:
         yield len(text).to_bytes(8, "little") + text
         for name in sorted(shapes):
             sha.update(f"{name} F32 {shapes[name]}\n".encode())
-            for part in made.weight(name, shapes[name]):
+            for part in converted.weight(name, shapes[name]):
                 block = part.float().contiguous().reshape(-1).view(torch.uint8).numpy()
                 sha.update(block.data)
                 yield block
@@ -134,7 +135,7 @@ def write_weights(made: Converted, path: Path) -> int:
 
 
 class Shards:
-    """The tensors of one or more safetensors files, none of them read yet."""
+    """The tensors of one or more safetensors files, read lazily."""
 
     def __init__(self, folder: Path):
         self.entries: dict[str, tuple[Path, guard.Header, str]] = {}
@@ -183,7 +184,7 @@ def _bytes_at(file: BinaryIO, place: int, size: int, path: Path) -> bytearray:
 
 
 def shards_of(folder: Path) -> list[Path]:
-    """The files of weights of a folder; CheckpointError if they are pickles, or none."""
+    """The safetensors files of a folder; CheckpointError if there are only pickles, or none."""
     if os.path.lexists(folder / INDEX):
         table = _json(folder / INDEX).get("weight_map")
         if not isinstance(table, dict) or not table:
@@ -195,9 +196,9 @@ def shards_of(folder: Path) -> list[Path]:
                     f"{folder / INDEX}: {guard.shortened(name)!r} is not a safetensors file of "
                     "this folder"
                 )
-        return [plain(folder / name) for name in names]
+        return [regular_file(folder / name) for name in names]
     if os.path.lexists(folder / SINGLE):
-        return [plain(folder / SINGLE)]
+        return [regular_file(folder / SINGLE)]
     pickled = sorted(p.name for p in folder.iterdir() if p.suffix in PICKLES)
     if pickled:
         raise CheckpointError(
@@ -208,7 +209,7 @@ def shards_of(folder: Path) -> list[Path]:
     raise CheckpointError(f"{folder}: has no {SINGLE}")
 
 
-def plain(path: Path) -> Path:
+def regular_file(path: Path) -> Path:
     """The regular file behind a path. Folders of Hugging Face's cache hold links to them."""
     try:
         found = path.resolve(strict=True)
@@ -219,7 +220,7 @@ def plain(path: Path) -> Path:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    found = plain(path)
+    found = regular_file(path)
     try:
         return files.read_json(found)
     except CheckpointError as error:
@@ -227,7 +228,7 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def _text(path: Path) -> str:
-    found = plain(path)
+    found = regular_file(path)
     if found.stat().st_size > guard.MAX_VOCABULARY_BYTES:
         raise CheckpointError(f"{path}: is larger than {guard.MAX_VOCABULARY_BYTES >> 20} MB")
     try:
@@ -239,47 +240,47 @@ def _text(path: Path) -> str:
 # --- a folder of Hugging Face's -------------------------------------------------------------------
 
 
-def hugging_face(folder: Path, columns: int = 1) -> Converted:
+def converted_folder(folder: Path, columns: int = 1) -> Converted:
     """A folder with config.json, safetensors, and tokenizer.json or older vocabularies."""
     where = str(folder / "config.json")
     raw = _json(folder / "config.json")
     shards = Shards(folder)
-    made = published(raw, where, shards.entries)
-    source, target = tokenizers_of(folder, made, Values(raw, where))
-    task = task_of(made, raw, folder, source, target, columns)
+    model = published(raw, where, shards.entries)
+    source, target = tokenizers_of(folder, model, Values(raw, where))
+    task = task_of(model, raw, folder, source, target, columns)
     try:
         shapes = {n: tuple(p.shape) for n, p in guard.network_on_meta(task).named_parameters()}
     except ConfigError as error:
         raise CheckpointError(f"{where}: {error}") from None
-    rules = {rule.ours: rule for rule in made.weights}
-    fresh = _fresh(made, shards, rules, shapes, folder)
+    rules = {rule.ours: rule for rule in model.weights}
+    new = _missing_head(model, shards, rules, shapes, folder)
     used = {
         found
         for rule in rules.values()
         for name in rule.theirs
-        if (found := _found(shards, name, made.prefix))
+        if (found := _name_in_file(shards, name, model.prefix))
     }
-    said = [
-        f"{folder}: {made.model_type}, "
+    notes = [
+        f"{folder}: {model.model_type}, "
         + ", ".join(
             f"{part} of {table['num_layers']} layers x {table['dim']}"
-            for part, table in made.tables.items()
+            for part, table in model.tables.items()
             if "num_layers" in table
         )
     ]
-    if fresh:
-        said.append(f"missing in the folder, initialised randomly: {', '.join(sorted(fresh))}")
-    left = sorted(n for n in shards.entries.keys() - used if not _is_unused(n, made))
+    if new:
+        notes.append(f"missing in the folder, initialised randomly: {', '.join(sorted(new))}")
+    left = sorted(n for n in shards.entries.keys() - used if not _is_unused(n, model))
     if left:
         more = f" and {len(left) - 5} more" if len(left) > 5 else ""
-        said.append(f"not used: {', '.join(guard.shortened(n) for n in left[:5])}{more}")
+        notes.append(f"not used: {', '.join(guard.shortened(n) for n in left[:5])}{more}")
 
     def weight(name: str, shape: tuple[int, ...]) -> Iterator[Tensor]:
-        if name in fresh:
-            yield first_weight(name, shape)
+        if name in new:
+            yield initial_weight(name, shape)
             return
         rule = rules[name]
-        theirs = [_found(shards, one, made.prefix) for one in rule.theirs]
+        theirs = [_name_in_file(shards, one, model.prefix) for one in rule.theirs]
         if None in theirs:
             assert rule.missing is not None
             yield torch.full(shape, rule.missing)
@@ -292,36 +293,38 @@ def hugging_face(folder: Path, columns: int = 1) -> Converted:
             return
         yield rule.layout.join([shards.read(str(one)) for one in theirs])
 
-    return Converted(task, weight, said)
+    return Converted(task, weight, notes)
 
 
-def _found(shards: Shards, name: str, prefix: str) -> str | None:
-    """What a tensor is called in these files."""
+def _name_in_file(shards: Shards, name: str, prefix: str) -> str | None:
+    """The name of a tensor in these files."""
     return next((n for n in alternatives(name, prefix) if n in shards.entries), None)
 
 
-def _is_unused(name: str, made: Published) -> bool:
+def _is_unused(name: str, model: Published) -> bool:
     return any(
-        one.startswith(made.unused) or one.endswith(("position_ids",))
-        for one in (name, made.prefix + name)
+        one.startswith(model.unused) or one.endswith(("position_ids",))
+        for one in (name, model.prefix + name)
     )
 
 
-def _fresh(
-    made: Published,
+def _missing_head(
+    model: Published,
     shards: Shards,
     rules: Mapping[str, Weight],
     shapes: Mapping[str, tuple[int, ...]],
     folder: Path,
 ) -> set[str]:
-    """The parameters of a head that is not there; CheckpointError if any other is not, or odd."""
-    fresh = set()
+    """The parameters of a missing head; CheckpointError if any other is missing or does not fit."""
+    new = set()
     for name, shape in shapes.items():
         rule = rules.get(name)
-        theirs = [] if rule is None else [_found(shards, n, made.prefix) for n in rule.theirs]
+        theirs = (
+            [] if rule is None else [_name_in_file(shards, n, model.prefix) for n in rule.theirs]
+        )
         if rule is None or None in theirs:
             if name.startswith("head."):
-                fresh.add(name)
+                new.add(name)
             elif rule is None or rule.missing is None:
                 lost = name if rule is None else rule.theirs[theirs.index(None)]
                 raise CheckpointError(f"{folder}: there is no tensor '{lost}'")
@@ -332,11 +335,11 @@ def _fresh(
                 f"{folder}: does not fit its config.json: '{guard.shortened(theirs[0])}' makes "
                 f"{found}, not {shape}"
             )
-    return fresh
+    return new
 
 
-def first_weight(name: str, shape: tuple[int, ...]) -> Tensor:
-    """What a layer begins with: norms with 1, biases with 0, others drawn."""
+def initial_weight(name: str, shape: tuple[int, ...]) -> Tensor:
+    """The initial weights of a layer: norms 1, biases 0, others random."""
     if len(shape) == 1:
         return torch.full(shape, 1.0 if name.endswith("norm.weight") else 0.0)
     numbers = torch.Generator().manual_seed(1)
@@ -349,7 +352,7 @@ ONE_TEXT = "--columns: of what can be imported, classifiers alone read several t
 
 
 def task_of(
-    made: Published,
+    model: Published,
     raw: Mapping[str, Any],
     folder: Path,
     source: Tokenizer,
@@ -358,28 +361,28 @@ def task_of(
 ) -> Task:
     """The task of a published model, with its vocabularies."""
     tokenizer = source.config.model_dump()
-    longest = made.longest or 1024
+    longest = model.longest or 1024
     context = max(8, min(longest, 1024))
-    tables: dict[str, Any] = dict(made.tables)
-    if columns > 1 and made.kind != "classify":
+    tables: dict[str, Any] = dict(model.tables)
+    if columns > 1 and model.kind != "classify":
         raise ConfigError(ONE_TEXT)
     texts = [*range(1, columns + 1)]
     tsv = {"format": "tsv", "source": texts, "target": columns + 1, "columns": columns + 1}
     width = raw.get("num_beams")
-    if made.kind in ("language", "translate"):
+    if model.kind in ("language", "translate"):
         beams = width if type(width) is int and 0 < width <= 64 else None
-        tables["decode"] = {"width": beams or (1 if made.kind == "language" else 5)}
+        tables["decode"] = {"width": beams or (1 if model.kind == "language" else 5)}
 
     def config(task: dict[str, Any], data: dict[str, Any]) -> c.Config:
         return c.parse({"task": task, "data": data | {"max_len": longest}, **tables}, str(folder))
 
     try:
-        match made.kind:
+        match model.kind:
             case "language":
                 task = {"kind": "language", "tokenizer": tokenizer, "context": context}
                 return LanguageModel(config(task, {"format": "text"}), Lines(target))
             case "translate":
-                sides = {"source": tokenizer, "target": tokenizer, "joint": made.joint}
+                sides = {"source": tokenizer, "target": tokenizer, "joint": model.joint}
                 settings = config({"kind": "translate", **sides}, tsv)
                 return Translate(settings, (Text(source),), TargetText(target))
             case "masked":
@@ -420,20 +423,22 @@ BYTE_NAMES = {
 }
 
 
-def tokenizers_of(folder: Path, made: Published, values: Values) -> tuple[Imported, Imported]:
+def tokenizers_of(folder: Path, model: Published, values: Values) -> tuple[Imported, Imported]:
     """The tokenizers of a model's source and target, mostly the same one."""
-    contents = list(_contents(folder, made))
+    contents = list(_contents(folder, model))
     names = _special_names(folder)
     found = []
     for where, content in contents:
-        specials, start, line = _specials(made, values, content, names)
-        tokenizer = imported(content, made.rows, specials, start=start, line=line, where=str(where))
+        specials, start, line = _specials(model, values, content, names)
+        tokenizer = imported(
+            content, model.rows, specials, start=start, line=line, where=str(where)
+        )
         found.append(tokenizer)
     return found[0], found[-1]
 
 
-def _contents(folder: Path, made: Published) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Each tokenizer.json of a folder, or what its older files would be as one."""
+def _contents(folder: Path, model: Published) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Each tokenizer.json of a folder, or its older vocabulary files converted to that format."""
 
     def has(*names: str) -> bool:
         return all(os.path.lexists(folder / name) for name in names)
@@ -441,7 +446,7 @@ def _contents(folder: Path, made: Published) -> Iterator[tuple[Path, dict[str, A
     if has("tokenizer.json"):
         yield folder / "tokenizer.json", _json(folder / "tokenizer.json")
         return
-    kind = made.model_type
+    kind = model.model_type
     try:
         if kind in ("bert", "distilbert") and has("vocab.txt"):
             settings = folder / "tokenizer_config.json"
@@ -458,8 +463,8 @@ def _contents(folder: Path, made: Published) -> Iterator[tuple[Path, dict[str, A
         if kind == "marian" and has("source.spm", "target.spm", "vocab.json"):
             ids = older.vocabulary(_text(folder / "vocab.json"))
             for name in ("source.spm", "target.spm"):
-                model = older.sentencepiece(_small_bytes(folder / name))
-                yield folder / name, older.unigram(model, "<unk>", "</s>", ids)
+                spm = older.sentencepiece(_small_bytes(folder / name))
+                yield folder / name, older.unigram(spm, "<unk>", "</s>", ids)
             return
         for name in ("spiece.model", "tokenizer.model"):
             if kind in ("t5", "llama", "pegasus") and has(name):
@@ -467,7 +472,7 @@ def _contents(folder: Path, made: Published) -> Iterator[tuple[Path, dict[str, A
                 if found.kind == older.BPE:
                     yield folder / name, older.scored_bpe(found.pieces, found.dummy_prefix)
                 else:
-                    extra = max(0, min(100, made.rows - len(found.pieces)))
+                    extra = max(0, min(100, model.rows - len(found.pieces)))
                     sentinels = extra if kind == "t5" else 0
                     yield folder / name, older.unigram(found, "<unk>", "</s>", extra=sentinels)
                 return
@@ -479,14 +484,14 @@ def _contents(folder: Path, made: Published) -> Iterator[tuple[Path, dict[str, A
 
 
 def _small_bytes(path: Path) -> bytes:
-    found = plain(path)
+    found = regular_file(path)
     if found.stat().st_size > MAX_SPM_BYTES:
         raise CheckpointError(f"{path}: is larger than {MAX_SPM_BYTES >> 20} MB")
     return found.read_bytes()
 
 
 def _special_names(folder: Path) -> dict[str, str]:
-    """What special tokens are called, by role: pad, unk, cls and so on."""
+    """The special tokens by role: pad, unk, cls and so on."""
     names: dict[str, str] = {}
     for file in ("tokenizer_config.json", "special_tokens_map.json"):
         if not os.path.lexists(folder / file):
@@ -499,7 +504,7 @@ def _special_names(folder: Path) -> dict[str, str]:
 
 
 def _specials(
-    made: Published, values: Values, content: Mapping[str, Any], names: Mapping[str, str]
+    model: Published, values: Values, content: Mapping[str, Any], names: Mapping[str, str]
 ) -> tuple[Specials, Sequence[int], Sequence[int]]:
     """The special ids, those before a target, and those before a language model's first token."""
     ids: dict[str, int] = {}
@@ -516,8 +521,8 @@ def _specials(
         return next((i for i in found if type(i) is int), None)
 
     unk = one("unk", "[UNK]", "<unk>")
-    mask = one("mask", "[MASK]", "<mask>") if made.kind in ("masked", "classify", "tag") else None
-    if "decoder" not in made.tables:
+    mask = one("mask", "[MASK]", "<mask>") if model.kind in ("masked", "classify", "tag") else None
+    if "decoder" not in model.tables:
         first, last = one("cls", "[CLS]", "<s>"), one("sep", "[SEP]", "</s>")
         pad = one("pad", "[PAD]", "<pad>")
         if first is None or last is None:
@@ -532,9 +537,9 @@ def _specials(
     bos = eos if bos is None else bos
     pad = eos if pad is None else pad
     unk = eos if unk is None else unk
-    if "encoder" not in made.tables:
+    if "encoder" not in model.tables:
         return Specials(pad, unk, bos, eos, eos), (bos,), (bos,)
     start = values.token("decoder_start_token_id", pad)
     assert start is not None
-    begin = (start, bos) if made.model_type == "bart" else (start,)
+    begin = (start, bos) if model.model_type == "bart" else (start,)
     return Specials(pad, unk, start, eos, eos), begin, (start,)

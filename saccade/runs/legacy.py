@@ -1,4 +1,4 @@
-"""What runs of format 1 call things, in the words of this version."""
+"""Names in runs of format 1, as they are in this version."""
 
 import re
 from typing import Any
@@ -19,5 +19,5 @@ def current_name(name: str) -> str:
 
 
 def current_position(state: dict[str, Any]) -> dict[str, Any]:
-    """What a checkpoint says of where training stood."""
+    """The training state of a checkpoint."""
     return {POSITION.get(key, key): value for key, value in state.items()}

@@ -66,20 +66,20 @@ def memory_of(device: torch.device) -> int | None:
     """The bytes of memory of a device, or as many as this process is allowed; None if unknown."""
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory)
-    found = []
+    limits = []
     with suppress(AttributeError, OSError, ValueError):
-        found.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+        limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     for name in ("memory.max", "memory/memory.limit_in_bytes"):  # of a container
         with suppress(OSError, ValueError):  # "max" is not a number
-            found.append(int(Path("/sys/fs/cgroup", name).read_text()))
-    return min(found, default=None)
+            limits.append(int(Path("/sys/fs/cgroup", name).read_text()))
+    return min(limits, default=None)
 
 
 def require_memory(network: nn.Module, config: c.Config, device: torch.device) -> None:
-    """ConfigError if the memory does not hold a network in training; it may have none yet."""
+    """ConfigError if the memory is too small to train a network; it may be on the meta device."""
     count, train = sum(parameter.numel() for parameter in network.parameters()), config.train
     copies = 2 + train.moments + bool(train.average)  # the weights, their gradients, ...
-    if isinstance(config.start, c.Frozen | c.LowRank):  # what learns is small beside the rest
+    if isinstance(config.start, c.Frozen | c.LowRank):  # few parameters are trained
         copies = 1
     needed, memory = 4 * count * copies, memory_of(device)
     if memory is not None and needed > memory:
@@ -92,9 +92,9 @@ def require_memory(network: nn.Module, config: c.Config, device: torch.device) -
 
 
 def require_search_memory(task: GeneratingTask, request: Request, device: torch.device) -> None:
-    """ConfigError if the memory does not hold the search about one input, at its longest."""
+    """ConfigError if the memory is too small for the search of one input, at its longest."""
     decode, count, decoder = request.decode, hypotheses_of(request), task.config.decoder
-    numbers = 4 * len(task.output)  # the scores of the next token, and what is made of them
+    numbers = 4 * len(task.output)  # the scores of the next token, and copies of them
     if isinstance(decoder, c.Transformer):  # the KV cache
         numbers += 2 * decoder.num_layers * decoder.dim * min(decode.max_len, task.target_positions)
     elif decoder is not None:
@@ -109,7 +109,7 @@ def require_search_memory(task: GeneratingTask, request: Request, device: torch.
 
 
 def choose_precision(train: c.Train, device: torch.device) -> torch.dtype:
-    """The number format asked for, or half precision only where the device gains from it."""
+    """The number format of the configuration; "auto" is half precision where it is faster."""
     match train.precision:
         case "fp32":
             return torch.float32
@@ -126,17 +126,17 @@ def choose_precision(train: c.Train, device: torch.device) -> torch.dtype:
             return torch.bfloat16 if fast else torch.float32
 
 
-LONG_ENOUGH_SECONDS = 120.0  # of training, which are worth looking for the fastest way
-# What several processes, and numbers of 8 bits of precision, have to gain to be worth it.
+LONG_ENOUGH_SECONDS = 120.0  # of training, from which on a search for the fastest way pays
+# The speed-up that several processes, and half precision, need to be chosen.
 PROCESSES_GAIN, HALF_GAIN = 1.05, 1.15
-BUSY = 1.12  # a core is slower while the others work, too
+BUSY_SLOWDOWN = 1.12  # of a core while the others work, too
 EXCHANGE_NANOSECONDS = 0.6  # for each weight, of one core, measured
-NOTES_SECONDS = 0.001  # for the notes that processes exchange in a step
+MESSAGES_SECONDS = 0.001  # for the control messages of processes in a step
 
 
 def exchange_seconds(weights: int) -> float:
-    """How long the processes of one machine take to exchange the gradients of a step."""
-    return 1e-9 * EXCHANGE_NANOSECONDS * weights + NOTES_SECONDS
+    """The seconds that the processes of one machine take to exchange the gradients of a step."""
+    return 1e-9 * EXCHANGE_NANOSECONDS * weights + MESSAGES_SECONDS
 
 
 def has_half_products() -> bool:
@@ -156,5 +156,5 @@ def out_of_memory(error: BaseException) -> bool:
     """Whether an allocator has failed; on a CPU torch raises a plain RuntimeError."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
-    said = str(error).lower()
-    return any(words in said for words in ("allocate memory", "out of memory", "enough memory"))
+    message = str(error).lower()
+    return any(words in message for words in ("allocate memory", "out of memory", "enough memory"))

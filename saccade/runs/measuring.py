@@ -1,4 +1,4 @@
-"""How good a run is: its metrics on data, log p of each target, and searches beside exact ones."""
+"""The evaluation of a run: metrics on data, log p of each target, and beams beside exact search."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,7 +11,7 @@ from saccade.data.vectors import read_tests
 from saccade.data.windows import Windows
 from saccade.errors import CheckpointError, ConfigError
 from saccade.models.networks import Generator
-from saccade.runs.guard import check_ids
+from saccade.runs.guard import check_ids, with_root
 from saccade.setup.prepare import reopen
 from saccade.tasks.exact import Comparison
 from saccade.tasks.exact import compare as compare_searches
@@ -48,12 +48,12 @@ def evaluate(
         rows = list(run.rows(*data))
         corpus = task.encode(rows)
     else:
-        found = reopen(run.config, run.folder)
+        found = reopen(with_root(run.config, run.root), run.folder)
         corpus, rows = found.dev, found.dev_examples
         check_ids(task, corpus, run.folder)
         if task.fallible:
             task.remember(corpus, rows)
-            run.engines.close()  # processes that were forked before know nothing of it
+            run.engines.close()  # processes that were forked before do not have it
     request = run.request(settings=settings, others=others)
     if isinstance(task, Translate) and isinstance(network, Generator):
         answer = partial(run.answers, request=request, at_once=EVALUATED_AT_ONCE)
@@ -70,7 +70,7 @@ def evaluate(
 
 
 def score(run: "Run", data: Sequence[Any]) -> Iterator[tuple[float, int]]:
-    """For each example log p(target | source), and of how many tokens."""
+    """For each example log p(target | source), and its number of tokens."""
     rows = run.rows(*data)
     if isinstance(run.task, Forecast):
         rows = iter(run.task.examples(run.task.corpus(windows(run, run.task, data))))
@@ -81,7 +81,7 @@ def score(run: "Run", data: Sequence[Any]) -> Iterator[tuple[float, int]]:
 def compare(
     run: "Run", data: Any, settings: Mapping[str, Any] | None, budget: int, order: str
 ) -> Iterator[Comparison]:
-    """For each source the best output of all, beside what beams find."""
+    """For each source the optimum of exact search, beside the results of beam search."""
     if not isinstance(run.task, GeneratingTask) or not isinstance(run.network, Generator):
         raise ConfigError(f"the task '{run.config.task.kind}' does not search")
     request = run.exact_request(dict(settings or {}) | {"budget": budget, "order": order})

@@ -1,4 +1,4 @@
-"""The members of an ensemble: runs of one configuration and other seeds, inside the first run.
+"""The members of an ensemble: runs of one configuration with other seeds, inside the first run.
 
 RUN itself is the first; RUN/members/2, RUN/members/3, ... hold the same data and vocabularies, and
 are resumed like any run. Of each only the weights are needed to predict.
@@ -12,9 +12,10 @@ from pathlib import Path
 from saccade import config as c
 from saccade.errors import CheckpointError
 from saccade.runs import guard
-from saccade.runs.folder import write_config
+from saccade.runs.folder import LANGUAGE_MODEL, PERMITTED, write_config
 
 FOLDER = "members"
+SHARED_FILES = ("*.json", "start.safetensors", PERMITTED)  # beside the data
 
 
 def member_folders(folder: Path, config: c.Config) -> list[Path]:
@@ -22,7 +23,7 @@ def member_folders(folder: Path, config: c.Config) -> list[Path]:
     return [folder / FOLDER / str(number) for number in range(2, config.train.seeds + 1)]
 
 
-def alone(config: c.Config) -> c.Config:
+def without_members(config: c.Config) -> c.Config:
     """The configuration of a run that has no other members."""
     return config.model_copy(update={"train": config.train.model_copy(update={"seeds": 1})})
 
@@ -32,16 +33,18 @@ def make_member(folder: Path, member: Path, config: c.Config, number: int) -> No
     aside = member.with_name(f"{member.name}.aside")
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
-    for path in (*folder.glob("*.json"), *folder.glob("start.safetensors")):
+    for path in (p for pattern in SHARED_FILES for p in folder.glob(pattern)):
         _link(path, aside / path.name)
-    shutil.copytree(folder / "data", aside / "data", copy_function=_link)
+    for name in ("data", LANGUAGE_MODEL):
+        if (folder / name).is_dir():
+            shutil.copytree(folder / name, aside / name, copy_function=_link)
     seed = (config.seed + number - 1) % 2**63
-    write_config(aside, alone(config).model_copy(update={"seed": seed}), prepared=True)
+    write_config(aside, without_members(config).model_copy(update={"seed": seed}), prepared=True)
     aside.rename(member)
 
 
 def _link(source: str | Path, target: str | Path) -> None:
-    """The same file under another name; a copy where the disk has no such links."""
+    """A hard link, or a copy where the file system has none."""
     try:
         os.link(source, target)
     except OSError:

@@ -1,4 +1,4 @@
-"""Predictions as the lines that a command prints."""
+"""Predictions as printed lines."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -12,7 +12,7 @@ MOST_PLACES, MOST_UNITS = 5, 10  # that a warning names
 
 
 class Unknown(NamedTuple):
-    """What an input has that the model has no token for: where it is, how many, and which."""
+    """The characters or words of an input that the model has no token for."""
 
     place: str
     total: int
@@ -20,7 +20,7 @@ class Unknown(NamedTuple):
 
 
 def printed(one: Prediction, nbest: int, as_json: bool, task: Any) -> list[str]:
-    """The lines that a prediction is printed as."""
+    """The printed lines of a prediction."""
     ranked = [(one.text, one.score), *one.others]
     if not as_json:
         if nbest == 1:
@@ -42,7 +42,7 @@ def printed(one: Prediction, nbest: int, as_json: bool, task: Any) -> list[str]:
 
 
 def warning_of_unknown(found: Sequence[Unknown], task: Any) -> str:
-    """What the model has read as <unk>, by place, and how much of it: its answers may suffer."""
+    """A warning that names what was read as <unk>, and where."""
     words = any(len(unit) > 1 for one in found for unit in one.units)
     lines = [
         f"{one.place}: not in the model's vocabulary: {_some(dict.fromkeys(one.units))}"
@@ -55,7 +55,7 @@ def warning_of_unknown(found: Sequence[Unknown], task: Any) -> str:
 
 
 def _some(units: Iterable[str]) -> str:
-    """The first few of what is not known."""
+    """The first few unknown units."""
     shown = [f"{unit!r:.60}" for unit in units]
     more = [f"and {len(shown) - MOST_UNITS:,} more"] if len(shown) > MOST_UNITS else []
     return ", ".join(shown[:MOST_UNITS] + more)

@@ -1,10 +1,10 @@
-"""A run: a directory that is enough by itself. Made by `train`, opened by `load`.
+"""A run: a self-contained directory, written by `train` and opened by `load`.
 
-config.toml        every choice
-model.safetensors  the weights that predict
+config.toml        all settings
+model.safetensors  the weights for prediction
 *.json             the vocabularies
-metrics.jsonl      what happened
-checkpoints/       from which training goes on
+metrics.jsonl      the events of training
+checkpoints/       the states that training resumes from
 data/              the tokenised corpus
 """
 
@@ -32,7 +32,7 @@ from saccade.engines.ctranslate2 import export
 from saccade.engines.local import Pending
 from saccade.errors import CheckpointError, ConfigError, DataError
 from saccade.models.build import allocate
-from saccade.models.ensembles import together
+from saccade.models.ensembles import build_ensemble
 from saccade.models.forecaster import AnyForecaster
 from saccade.models.networks import Generator, Network
 from saccade.models.vectors import WordVectors as VectorNetwork
@@ -41,7 +41,7 @@ from saccade.runs import files, measuring
 from saccade.runs.folder import read_config
 from saccade.runs.guard import fitting_network, own_decode, vetted_export, with_root
 from saccade.runs.machine import Device, choose_device, require_search_memory
-from saccade.runs.members import alone, member_weights
+from saccade.runs.members import member_weights, without_members
 from saccade.setup.prepare import refuse_unseen
 from saccade.tasks.exact import Comparison
 from saccade.tasks.forecast import Continuation, Forecast
@@ -62,21 +62,21 @@ from saccade.tasks.task import (
 )
 from saccade.tasks.vectors import WordVectors
 
-NO_TEXT = ("utf8", "nul")  # defects of a line that leave it without an answer
+NO_TEXT = ("utf8", "nul")  # defects of a line without a prediction
 LINES_AT_ONCE = 2048  # read, sorted by length and decoded at once
 
 
 class Run:
-    """A trained model with all that it needs to read raw text and write raw text."""
+    """A trained model from raw input to raw output."""
 
     def __init__(self, folder: Path, config: c.Config, task: Task, network: Network):
         self.folder = folder
         self.config = config
         self.task = task
         self.network = network
-        self._fits: object = None  # the last search that was found to fit into memory
+        self._checked_size: object = None  # of the last search, which fits into memory
         self.engines = Engines(task, network, partial(vetted_export, task, folder))
-        # that paths to media in data files must not leave; "" is the folder of each file
+        # the root of media paths in data files; "" is the folder of each file
         self.root = ""
 
     def __repr__(self) -> str:
@@ -85,7 +85,7 @@ class Run:
         return f"<Run {self.folder}: {self.config.task.kind}, {size:,} parameters, {where}>"
 
     def close(self) -> None:
-        """End the processes and threads that predictions have begun; others may begin new ones."""
+        """End the processes and threads of predictions; later ones start them again."""
         self.engines.close()
 
     def __enter__(self) -> "Run":
@@ -136,10 +136,10 @@ class Run:
         One text, not in a list, gives one prediction, not in a list.
 
         `settings` are keys of the configuration's table `decode`, as in
-        {"sample": True, "temperature": 0.7}; `width` is one of them. `prefixes` are how the answers
-        have to begin: a text for each, or one for all. With `details` each prediction has its
-        tokens, their alternatives and the tree of the beam. `others` are runs with the same target
-        vocabulary that decide together with this one.
+        {"sample": True, "temperature": 0.7}; `width` is one of them. `prefixes` are prefixes of the
+        outputs: a text for each, or one for all. With `details` each prediction has its tokens,
+        their alternatives and the tree of the beam. `others` are runs with the same target
+        vocabulary, which form an ensemble with this one.
         """
         request = self.request(width, nbest, settings=settings, details=details, others=others)
         found = list(self.stream(inputs, request, prefixes))
@@ -155,7 +155,7 @@ class Run:
         details: bool = False,
         others: Sequence["Run"] = (),
     ) -> Request:
-        """What is wanted of predictions, checked: the run's own settings and these."""
+        """A checked request for predictions: the run's own settings, updated with these."""
         wanted = dict(settings or {}) | ({} if width is None else {"width": width})
         own = self._own_decode(wanted)
         decode = c.change_decode(own, wanted) if wanted else own
@@ -191,22 +191,22 @@ class Run:
         return self._request(Request(decode, nbest, scored, details, members))
 
     def exact_request(self, settings: Mapping[str, Any]) -> Request:
-        """What is wanted of an exact search, checked."""
+        """A checked request for an exact search."""
         return self._request(Request(c.exact_decode(self._own_decode(settings), settings)))
 
     def _own_decode(self, chosen: Container[str]) -> c.Decode:
-        """The run's own settings of a search, with what they name; `chosen` are the user's keys."""
+        """The run's own settings of a search, with full paths; `chosen` are the user's keys."""
         decode = self.config.decode
         if not decode.only and not decode.model:
             return decode
         return own_decode(decode, self.folder, chosen)
 
     def _request(self, request: Request) -> Request:
-        """A request of a search with the language model and the list of outputs that it names."""
+        """A request with the language model and the list of outputs that it names, loaded."""
         assert isinstance(self.task, GeneratingTask)
-        if (size := (request.decode, request.nbest)) != self._fits:
+        if (size := (request.decode, request.nbest)) != self._checked_size:
             require_search_memory(self.task, request, device_of(self.network))
-            self._fits = size
+            self._checked_size = size
         if request.decode.model:
             device = cast(Device, device_of(self.network).type)
             model = load(request.decode.model, device)
@@ -224,7 +224,7 @@ class Run:
         file: str | None = None,
         first: int = 1,
     ) -> Iterator[Prediction]:
-        """The same, as they come, so many at once: for files larger than memory, and for people.
+        """The same lazily, `at_once` inputs at a time: for files larger than memory.
 
         `file` is where the inputs are from, for messages, and `first` the number of the first.
         """
@@ -233,10 +233,10 @@ class Run:
         if not isinstance(inputs, Iterable):
             raise DataError(f"expected a text, or a list of them, found {inputs!r:.80}")
         begin = repeat(prefixes or "") if isinstance(prefixes, str | None) else prefixes
-        place = partial(self.place, file=file)
+        place = partial(self.location, file=file)
         queries = (
             self._query(item, number, prefix, file, place(number))
-            for number, (item, prefix) in enumerate(_pairwise(inputs, begin, place), first)
+            for number, (item, prefix) in enumerate(_with_prefixes(inputs, begin, place), first)
         )
         yield from self.answers(queries, request, at_once)
 
@@ -245,17 +245,17 @@ class Run:
     ) -> Iterator[Prediction]:
         """A prediction for each query, in order; an empty line in is an empty line out."""
         queries = iter(queries)
-        waiting: deque[tuple[list[Query], Pending]] = deque()
+        pending_chunks: deque[tuple[list[Query], Pending]] = deque()
         try:
-            while some := list(islice(queries, at_once)):
-                full = [query for query in some if not _is_empty(query)]
-                waiting.append((some, self.engines.submit(full, request)))
-                if len(waiting) > 1 or at_once == 1:  # the next are made while these are read
-                    yield from self._in_order(*waiting.popleft())
-            while waiting:
-                yield from self._in_order(*waiting.popleft())
+            while chunk := list(islice(queries, at_once)):
+                nonempty = [query for query in chunk if not _is_empty(query)]
+                pending_chunks.append((chunk, self.engines.submit(nonempty, request)))
+                if len(pending_chunks) > 1 or at_once == 1:  # compute the next meanwhile
+                    yield from self._in_order(*pending_chunks.popleft())
+            while pending_chunks:
+                yield from self._in_order(*pending_chunks.popleft())
         finally:
-            for _, pending in waiting:
+            for _, pending in pending_chunks:
                 pending.cancel()
 
     def _in_order(self, queries: list[Query], pending: Pending) -> Iterator[Prediction]:
@@ -281,14 +281,14 @@ class Run:
     ) -> Iterator[str]:
         """The answer to one input, streamed: greedy, or sampled if so set.
 
-        `number` is the input's among others, from 1: the same one is drawn as `predict` draws. For
-        many inputs make the `request` once, by `text_request(settings)`. `file` is where they are
-        from, for messages.
+        `number` is that of the input, from 1, and gives the same sample as in `predict`. For many
+        inputs make the `request` once, by `text_request(settings)`. `file` is where they are from,
+        for messages.
         """
         request = request or self.text_request(settings)
         assert isinstance(self.task, GeneratingTask)
         assert isinstance(self.network, Generator)
-        place = self.place(number, file)
+        place = self.location(number, file)
         query = self._query(text, number, "", file, place)
         if query.problem:
             raise DataError(f"{place}: {query.problem}")
@@ -319,7 +319,7 @@ class Run:
         budget: int = 20_000,
         order: str = "depth",
     ) -> Iterator[Comparison]:
-        """For each source of files or examples the best output of all, beside what beams find."""
+        """For each source the optimum of exact search, beside the results of beam search."""
         return measuring.compare(self, data, settings, budget, order)
 
     def export(self, folder: str | os.PathLike[str] | None = None) -> Path:
@@ -337,11 +337,11 @@ class Run:
             )
         return self.task, self.network
 
-    def place(self, number: int, file: str | None = None) -> str:
-        """Where an input is, for messages: its file and line, where there is a file."""
+    def location(self, number: int, file: str | None = None) -> str:
+        """The location of an input for messages: its file and line, where there is a file."""
         if file is None:
             return f"input {number}"
-        if self.config.data.format in ("conllu", "columns") and self.reads(file):
+        if self.config.data.format in ("conllu", "columns") and self.has_data_format(file):
             return f"{file}, sentence {number}"
         return f"{file}:{number}"
 
@@ -369,16 +369,16 @@ class Run:
             )
 
     def is_input(self, path: str | os.PathLike[str]) -> bool:
-        """Whether a file is an input itself, as a photo is, and not a list of inputs."""
+        """Whether a file is itself an input, such as a picture, and not a list of inputs."""
         return bool(self.task.fallible) and is_media(os.fspath(path))
 
-    def reads(self, path: str | os.PathLike[str]) -> bool:
-        """Whether a file is named as the training file was, and that was more than lines.
+    def has_data_format(self, path: str | os.PathLike[str]) -> bool:
+        """Whether a file has the suffix of the training file, and that was not plain lines.
 
-        A header is more: it is no input, and says which columns are.
+        Nor is a file with a header plain lines.
         """
         data = self.config.data
-        first = data.train[0] if data.train else ""  # a stranger's run may name none
+        first = data.train[0] if data.train else ""  # an untrusted run may name none
         name, known = (without_compression(os.fspath(one)) for one in (path, first))
         same = Path(name).suffix == Path(known).suffix
         headed = data.format == "tsv" and bool(data.header)
@@ -387,7 +387,7 @@ class Run:
     def sources(self, path: str | os.PathLike[str]) -> Iterator[tuple[str, ...] | Defect]:
         """The inputs in a file of the training data's format, with or without its targets.
 
-        A line that is no text is what is wrong with it.
+        A line that is not valid text is its Defect.
         """
         data, due = self.config.data, 1
         for row in read([os.fspath(path)], data, self.config.task.kind, labelled=False):
@@ -406,7 +406,7 @@ class Run:
                 yield row if row.code in NO_TEXT else ("",)
 
     def source_of(self, item: str | Sequence[str]) -> tuple[str, ...]:
-        """The columns of one input, with the whole path of each that is media."""
+        """The columns of one input, with the absolute path of each that is media."""
         query = self._query(item, 1, "", None, "the input")
         if query.problem:
             raise DataError(query.problem)
@@ -431,18 +431,18 @@ class Run:
         settings: Mapping[str, Any] | None = None,
         others: Sequence["Run"] = (),
     ) -> Evaluation:
-        """The same, on its way: a generator that yields the share done and returns the metrics."""
+        """The same as a generator that yields the share done and returns the metrics."""
         return measuring.evaluate(self, data, settings, others)
 
     def score(self, *data: Any) -> Iterator[tuple[float, int]]:
-        """For each example of these files log p(target | source), and of how many tokens.
+        """For each example of these files log p(target | source), and its number of tokens.
 
         In place of files, examples from memory, as for `evaluate`.
         """
         return measuring.score(self, data)
 
     def rows(self, *data: Any) -> Iterator[Example]:
-        """The examples of files or from memory, with media where they are and labels known."""
+        """The examples of files or from memory, with media located and labels checked."""
         given_data = given(data[0] if len(data) == 1 else data)
         found = examples(given_data, self.config.data, self.config.task.kind)
         for some in chunks(found, LINES_AT_ONCE):
@@ -457,7 +457,7 @@ class Run:
         samples: int = 0,
         seed: int = 1,
     ) -> Continuation:
-        """How the series of a table go on: means, quantiles, and samples of all steps."""
+        """The forecast of the series of a table: means, quantiles, and samples of all steps."""
         if not isinstance(self.task, Forecast) or not isinstance(self.network, AnyForecaster):
             raise ConfigError(f"the task '{self.config.task.kind}' does not forecast")
         table = self.task.table_in(os.fspath(path))
@@ -471,8 +471,8 @@ class Run:
         file: str | None,
         place: str,
     ) -> Query:
-        """One input. Media that a file names are where that file is; a program may name any."""
-        if isinstance(item, Defect):  # a line of a file that is no text
+        """One input. Media paths in a file are relative to it; those of a program are free."""
+        if isinstance(item, Defect):  # a line of a file that is not valid text
             return Query(("",), number - 1, prefix, item.message)
         try:
             source, problem = self._source(item, place), ""
@@ -486,7 +486,7 @@ class Run:
         return Query(source, number - 1, prefix, problem)
 
     def _located_row(self, row: Example) -> Example:
-        """An example whose media were found, and may be named by its file."""
+        """An example with absolute paths of its media; DataError if one is missing."""
         if not self.task.reads_media:
             return row
         root, target = self.root if row.file else None, row.target
@@ -501,7 +501,7 @@ class Run:
         return replace(row, source=source, target=target, file="")
 
     def _located(self, source: tuple[str, ...], file: str, root: str | None) -> tuple[str, ...]:
-        """The columns of an input, with the whole path of each that is media."""
+        """The columns of an input, with the absolute path of each that is media."""
         found = list(source)
         for number in self.task.fallible:
             (column,) = self.task.columns[number] or (0,)
@@ -526,28 +526,28 @@ class Run:
         wanted = max(len(data.source), 1)
         if data.vector:
             source, wanted = vector_input(item, data)
-        found = len(source)
-        if any(source) and found != wanted:
+        count = len(source)
+        if any(source) and count != wanted:
             advice = "put a tab between two columns"
-            if found > wanted:
-                advice = f"leave out the {'target' if found == data.columns else 'others'}"
+            if count > wanted:
+                advice = f"leave out the {'target' if count == data.columns else 'others'}"
             what = columns_expected(data, labelled=False)
-            raise DataError(f"{place}: expected {what}, found {found}; {advice}")
+            raise DataError(f"{place}: expected {what}, found {count}; {advice}")
         return source
 
 
 def load(folder: str | os.PathLike[str], device: Device = "auto", *, ensemble: bool = True) -> Run:
-    """The run in a directory, ready to predict on the device asked for, or on the best there is.
+    """The run in a directory, ready to predict on a device, by default the best there is.
 
-    One with several seeds is an ensemble; without `ensemble` it is the first of them alone.
+    One with several seeds is an ensemble; without `ensemble` only its first member is loaded.
     """
     folder = Path(folder)
     config = with_root(read_config(folder), "")
-    config = config if ensemble else alone(config)
+    config = config if ensemble else without_members(config)
     task = load_task(config, folder)
     weights = [folder / "model.safetensors", *member_weights(folder, config)]
     networks = [_load_network(task, path) for path in weights]
-    network = networks[0] if len(networks) == 1 else together(networks)
+    network = networks[0] if len(networks) == 1 else build_ensemble(networks)
     if device == "auto" and config.decode.int8:  # 8-bit weights are for a CPU
         device = "cpu"
     network.to(choose_device(device)).eval()
@@ -567,11 +567,11 @@ def _load_network(task: Task, weights: Path) -> Network:
 
 
 def _is_empty(query: Query) -> bool:
-    """Whether there is nothing to answer."""
+    """Whether there is nothing to predict."""
     return bool(query.problem) or not any(text.strip() for text in query.source)
 
 
-def _pairwise(
+def _with_prefixes(
     inputs: Iterable[str | Sequence[str] | Defect],
     prefixes: Iterable[str],
     place: Callable[[int], str],

@@ -1,8 +1,8 @@
-"""Tensors that are in parts in several processes, on disk: every process writes and reads its own.
+"""Sharded tensors on disk: every process writes and reads its own parts.
 
-By torch.distributed.checkpoint, as safetensors with where each part belongs: what was written by
-four processes is read by two, or by one. Never pickle. torch's module is imported where it is
-used: it takes half a second.
+By torch.distributed.checkpoint, as safetensors with the place of each part: what four processes
+wrote is read by two, or by one. Never pickle. torch's module is imported where it is used: it
+takes half a second.
 """
 
 import logging
@@ -30,18 +30,18 @@ def write(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def shapes(path: Path) -> dict[str, Any]:
-    """The whole shape and number format of each tensor whose parts are there."""
+    """The full shape and the dtype of each tensor that is there."""
     if not (path / FOLDER).is_dir():
         return {}
     try:
         found = _reader(path).read_metadata().state_dict_metadata
-    except Exception as error:  # whatever safetensors and torch make of a damaged file
+    except Exception as error:  # safetensors and torch have no one class for a damaged file
         raise CheckpointError(f"{path / FOLDER}: cannot be read: {error}") from None
     return {name: (tuple(one.size), one.properties.dtype) for name, one in found.items()}
 
 
 def read(path: Path, into: dict[str, Tensor]) -> None:
-    """Read tensors, or the parts of them that are this process's."""
+    """Read tensors, or this process's parts of them."""
     from torch.distributed.checkpoint.state_dict_loader import load
 
     try:
@@ -59,7 +59,7 @@ def _reader(path: Path) -> Any:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Inside, torch does not say that it is saving without other processes, as it should."""
+    """Inside, torch does not warn about saving without other processes, which is intended."""
     logger = logging.getLogger("torch.distributed.checkpoint")
     level = logger.level
     logger.setLevel(logging.ERROR)

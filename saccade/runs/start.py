@@ -1,7 +1,7 @@
-"""Starting from another run: which of its weights a new network takes over, and keeps.
+"""Transfer learning: which weights of another run a new network starts from.
 
-Parts fit by name and shape; what is said with ids fits if the vocabulary was taken over, too. What
-was taken is in the new run (`start.safetensors`), which from then on needs no other.
+Parts fit by name and shape; embeddings and output layers only if the vocabulary is the same. The
+transferred weights are kept in the new run (`start.safetensors`), so it does not need the other.
 """
 
 import re
@@ -26,9 +26,9 @@ from saccade.runs.run import Run, load
 from saccade.setup.start import origins
 from saccade.tasks.task import Task
 
-TAKEN = "start.safetensors"
-MOST_NAMES = 8  # of parts, in a message
-MOST_UNKNOWN = 0.02  # of the tokens, before it is worth a word
+START_WEIGHTS = "start.safetensors"
+MAX_NAMES = 8  # of parts, in a message
+MAX_UNKNOWN = 0.02  # of the tokens, without a warning
 # An encoder's names by the number of its sources, and those of a decoder that becomes an encoder.
 ONE_SOURCE = (
     (r"^encoder\.stems\.\d+\.", "encoder.stem."),
@@ -56,7 +56,7 @@ def pretrained_config(raw: Mapping[str, Any], where: str) -> c.Config | None:
 
 
 def pretrained_run(start: c.Start) -> tuple[Run, str]:
-    """The run to start from, vetted as any other, and the digest of its weights."""
+    """The run to start from, checked as any other, and the digest of its weights."""
     folder = Path(start.run)
     try:
         run = load(folder, "cpu", ensemble=False)
@@ -72,7 +72,7 @@ def pretrained_run(start: c.Start) -> tuple[Run, str]:
 
 
 class TransferredWeights(NamedTuple):
-    """The weights that a new network takes over, by their names in it, and a report for people."""
+    """The weights that a new network starts from, by their names in it, and a report."""
 
     weights: dict[str, Tensor]
     report: list[str]
@@ -81,28 +81,28 @@ class TransferredWeights(NamedTuple):
 def transfer_weights(
     config: c.Config, run: Run, given: Vocabularies, network: Network
 ) -> TransferredWeights:
-    """The weights of a run that fit a new network, which needs no memory yet."""
+    """The weights of a run that fit a new network, which may be on the meta device."""
     assert config.start is not None
-    found = origins(config.task.parts, run.config)
+    part_of = origins(config.task.parts, run.config)
     if isinstance(config.head, c.PerToken) and isinstance(run.config.head, c.PerToken):
-        found |= {"head": "head"}  # any other is new: its labels mean something else
-    there = dict(run.network.named_parameters(remove_duplicate=False))
-    taken: dict[str, Tensor] = {}
-    used: set[int] = set()
+        part_of |= {"head": "head"}  # any other is new: its labels mean something else
+    old_weights = dict(run.network.named_parameters(remove_duplicate=False))
+    transferred: dict[str, Tensor] = {}
+    taken_ids: set[int] = set()
     names: dict[int, list[str]] = {}  # of each weight: one that is shared has several
     parameters = dict(network.named_parameters(remove_duplicate=False))
     for name, parameter in parameters.items():
         names.setdefault(id(parameter), []).append(name)
-    for own in names.values():
-        for old in (old for name in own for old in candidates(name, found, given)):
-            if old in there and there[old].shape == parameters[own[0]].shape:
-                taken[own[0]] = there[old].detach()
-                used.add(id(there[old]))
+    for shared_names in names.values():
+        for old in (old for name in shared_names for old in candidate_names(name, part_of, given)):
+            if old in old_weights and old_weights[old].shape == parameters[shared_names[0]].shape:
+                transferred[shared_names[0]] = old_weights[old].detach()
+                taken_ids.add(id(old_weights[old]))
                 break
-    first = {own[0] for own in names.values()}
-    new = {name for name in first - taken.keys() if name.rpartition(".")[2] not in ADAPTERS}
+    first = {shared_names[0] for shared_names in names.values()}
+    new = {name for name in first - transferred.keys() if name.rpartition(".")[2] not in ADAPTERS}
     where = config.start.run
-    if not taken:
+    if not transferred:
         raise ConfigError(f"start.run: no weight of {where} fits the new network")
     if not new and isinstance(config.start, c.Frozen):
         raise ConfigError(
@@ -110,25 +110,25 @@ def transfer_weights(
             "whole, gradual or lora"
         )
     stored = dict(run.network.named_parameters())
-    left = {name for name, parameter in stored.items() if id(parameter) not in used}
-    kept = {name for name, parameter in stored.items() if id(parameter) in used}
+    unused = {name for name, parameter in stored.items() if id(parameter) not in taken_ids}
+    taken = {name for name, parameter in stored.items() if id(parameter) in taken_ids}
     vocabulary = given.target or next(filter(None, given.sources), None)
     read = "" if vocabulary is None else f"a vocabulary of {len(vocabulary):,}, "
-    report = [f"taken from {where}: {read}{in_words(kept, left, stored)}"]
-    report += [f"new: {in_words(new, taken, parameters)}"] if new else []
-    report += [f"left in {where}: {in_words(left, kept, stored)}"] if left else []
-    return TransferredWeights(taken, report)
+    report = [f"taken from {where}: {read}{summary_of(taken, unused, stored)}"]
+    report += [f"new: {summary_of(new, transferred, parameters)}"] if new else []
+    report += [f"left in {where}: {summary_of(unused, taken, stored)}"] if unused else []
+    return TransferredWeights(transferred, report)
 
 
 def unknown(task: Task, given: Vocabularies, corpus: Corpus, run: str) -> list[str]:
-    """A line for each column of a new run that a vocabulary which was taken over hardly covers."""
+    """A warning for each column with many tokens unknown to the vocabulary it was given."""
     columns = [*zip(task.sources, corpus.sources, given.sources, strict=False)]
     columns += [(task.target, corpus.target, given.target)]
     lines = []
     for field, column, vocabulary in columns:
         if vocabulary is not None and isinstance(column, Column) and len(column.ids):
             share = float((column.ids == field.inventory.unk).mean())
-            if share > MOST_UNKNOWN:
+            if share > MAX_UNKNOWN:
                 lines.append(
                     f"{share:.0%} of the tokens are unknown to the vocabulary of {run}: start from "
                     "a run whose vocabulary is of pieces or bytes, or of like text"
@@ -136,12 +136,12 @@ def unknown(task: Task, given: Vocabularies, corpus: Corpus, run: str) -> list[s
     return lines
 
 
-def candidates(name: str, found: Mapping[str, str], given: Vocabularies) -> Iterator[str]:
-    """What a weight of the new network may be called in the run, the likeliest first."""
+def candidate_names(name: str, part_of: Mapping[str, str], given: Vocabularies) -> Iterator[str]:
+    """The possible names in the run of a weight of the new network, the likeliest first."""
     part = name.partition(".")[0]
-    if part not in found or not _means_the_same(name, given):
+    if part not in part_of or not _same_vocabulary(name, given):
         return
-    if found[part] == part:
+    if part_of[part] == part:
         yield name
         if part == "encoder":
             yield _renamed(name, ONE_SOURCE)
@@ -157,23 +157,23 @@ def _renamed(name: str, rules: Collection[tuple[str, str]]) -> str:
     return name
 
 
-def _means_the_same(name: str, given: Vocabularies) -> bool:
-    """Whether ids mean in the new network what they mean in the run, where a weight is for ids."""
+def _same_vocabulary(name: str, given: Vocabularies) -> bool:
+    """Whether a weight does not depend on the vocabulary, or both networks have the same."""
     if read := re.match(r"encoder\.(?:stems\.|encoders\.)?(\d*)\.?(?:stem\.)?embedding\.", name):
         return given.of_source(int(read[1] or 0)) is not None
-    says = name.startswith(("decoder.embedding.", "decoder.output.", "head.output."))
-    return not says or given.target is not None
+    of_target = name.startswith(("decoder.embedding.", "decoder.output.", "head.output."))
+    return not of_target or given.target is not None
 
 
-def in_words(some: Collection[str], others: Collection[str], all_of: Mapping[str, Tensor]) -> str:
-    """Names of weights as the largest parts that have no others in them, and how many numbers."""
+def summary_of(some: Collection[str], others: Collection[str], all_of: Mapping[str, Tensor]) -> str:
+    """Names of weights as the largest parts without any of `others`, and the number of weights."""
     numbers = sum(all_of[name].numel() for name in some)
     parts: list[str] = []
     for name in sorted(some):
         if not any(name == part or name.startswith(f"{part}.") for part in parts):
-            parts.append(next(p for p in prefixes(name) if _is_free(p, others)))
-    more = f" and {len(parts) - MOST_NAMES} more" if len(parts) > MOST_NAMES else ""
-    return f"{', '.join(parts[:MOST_NAMES])}{more} ({numbers:,} weights)"
+            parts.append(next(p for p in prefixes(name) if _is_disjoint(p, others)))
+    more = f" and {len(parts) - MAX_NAMES} more" if len(parts) > MAX_NAMES else ""
+    return f"{', '.join(parts[:MAX_NAMES])}{more} ({numbers:,} weights)"
 
 
 def prefixes(name: str) -> Iterator[str]:
@@ -182,33 +182,33 @@ def prefixes(name: str) -> Iterator[str]:
     return (".".join(words[:n]) for n in range(1, len(words) + 1))
 
 
-def _is_free(part: str, others: Collection[str]) -> bool:
+def _is_disjoint(part: str, others: Collection[str]) -> bool:
     return not any(name == part or name.startswith(f"{part}.") for name in others)
 
 
 # --- in the new run -------------------------------------------------------------------------------
 
 
-def keep(folder: Path, weights: Mapping[str, Tensor]) -> None:
-    """Write what was taken over into the new run."""
-    files.save_weights(folder / TAKEN, weights)
+def save_transferred(folder: Path, weights: Mapping[str, Tensor]) -> None:
+    """Write the transferred weights into the new run."""
+    files.save_weights(folder / START_WEIGHTS, weights)
 
 
-def taken_names(config: c.Config, folder: Path) -> frozenset[str]:
-    """The names of the weights with which a run began; none if it began with nothing."""
+def transferred_names(config: c.Config, folder: Path) -> frozenset[str]:
+    """The names of the weights that a run started from."""
     if config.start is None and not config.data.vectors:
         return frozenset()
-    return frozenset(read_header(folder / TAKEN).tensors)
+    return frozenset(read_header(folder / START_WEIGHTS).tensors)
 
 
 def first_weights(network: Network, config: c.Config, folder: Path) -> Network:
-    """A run's network on the meta device, with memory and the weights that it begins with."""
+    """A run's network, moved from the meta device, with its initial weights."""
     network = materialize(network, config.seed)
-    names = taken_names(config, folder)
+    names = transferred_names(config, folder)
     if names:
         own = {name: weight for name, weight in files.weights_of(network).items() if name in names}
-        header = read_header(folder / TAKEN)
+        header = read_header(folder / START_WEIGHTS)
         shapes = {name: entry["shape"] for name, entry in header.tensors.items()}
-        require_shapes(shapes, own, folder / TAKEN)
-        files.load_into(folder / TAKEN, own)
+        require_shapes(shapes, own, folder / START_WEIGHTS)
+        files.load_into(folder / START_WEIGHTS, own)
     return network

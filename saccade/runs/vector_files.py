@@ -28,10 +28,10 @@ def is_vectors(path: Path) -> bool:
 def converted_vectors(path: Path) -> Converted:
     """A file of word vectors as a run."""
     words, vectors = read_vectors(path)
-    known = [i for i, word in enumerate(words) if is_word(word)]
-    if not known:
+    kept = [i for i, word in enumerate(words) if is_word(word)]
+    if not kept:
         raise DataError(f"{path}: there is no word in it without a blank inside")
-    tokenizer = tokenizer_of([words[i] for i in known])
+    tokenizer = tokenizer_of([words[i] for i in kept])
     dim = vectors.shape[1]
     train = c.Train(optimizer="sparse", rate=0.025, schedule="linear", warmup=0, processes=1)
     config = c.Config(
@@ -41,25 +41,25 @@ def converted_vectors(path: Path) -> Converted:
         train=train.model_copy(update={"clip": 0.0, "weight_decay": 0.0}),
     )
     rows = np.zeros((len(tokenizer), dim), np.float32)
-    ids = tokenizer.encode([words[i] for i in known])
-    rows[[row[0] for row in ids]] = vectors[known]
+    ids = tokenizer.encode([words[i] for i in kept])
+    rows[[row[0] for row in ids]] = vectors[kept]
 
     def weight(name: str, shape: tuple[int, ...]) -> Iterator[Tensor]:
         yield torch.from_numpy(rows) if name.startswith("encoder.") else torch.zeros(shape)
 
-    said = [f"{path}: {len(known):,} words, vectors of {dim} numbers"]
-    if len(known) < len(words):
-        said.append(f"{len(words) - len(known):,} words with a blank inside, or too long: left out")
-    return Converted(WordVectors(config, Lines(tokenizer)), weight, said)
+    notes = [f"{path}: {len(kept):,} words, vectors of {dim} numbers"]
+    if len(kept) < len(words):
+        notes.append(f"{len(words) - len(kept):,} words with a blank inside, or too long: left out")
+    return Converted(WordVectors(config, Lines(tokenizer)), weight, notes)
 
 
 def is_word(word: str) -> bool:
-    """Whether a tokenizer by words gives this as one piece."""
+    """Whether a word tokenizer gives this as one token."""
     return word.split() == [word] and len(word) <= MAX_PIECE_CHARACTERS
 
 
 def tokenizer_of(words: list[str]) -> Tokenizer:
-    """A tokenizer by words that knows these, in this order."""
+    """A word tokenizer with these words, in this order."""
     counts = Counts(c.Tokenizer(kind="word", size=len(words) + 16))
     counts.units = Counter({word: len(words) - i for i, word in enumerate(words)})
     return Tokenizer.from_counts(counts)

@@ -1,7 +1,4 @@
-"""Word vectors in and out of runs: word2vec's and GloVe's files, and the first weights of others.
-
-A file of vectors becomes a run like those that word2vec trains, and such a run a file.
-"""
+"""Word vectors in and out of runs: export to word2vec's format, and pretrained embeddings."""
 
 import os
 from collections.abc import Iterator
@@ -51,31 +48,33 @@ def vectors_in(path: str | os.PathLike[str]) -> tuple[list[str], Array]:
     return run.task.tokenizer.tokens(ids), run.network.vectors.detach().numpy()[ids]
 
 
-def first_tables(task: Task, network: Network, path: str) -> tuple[dict[str, Tensor], list[str]]:
-    """The tables of embeddings that begin with known vectors, by their names, and a report."""
+def initial_embeddings(
+    task: Task, network: Network, path: str
+) -> tuple[dict[str, Tensor], list[str]]:
+    """The embedding tables initialised with known vectors, by their names, and a report."""
     words, vectors = vectors_in(path)
     known = {name: tuple(weight.shape) for name, weight in network.named_parameters()}
     torch.manual_seed(task.config.seed)
-    found: dict[str, Tensor] = {}
+    tables: dict[str, Tensor] = {}
     report = []
-    for name, tokenizer in tables_of(task):
+    for name, tokenizer in embedding_tables(task):
         if name in known and known[name][1] == vectors.shape[1]:
             table = torch.randn(known[name]) * known[name][1] ** -0.5
-            count = fill(table, tokenizer, words, vectors)
-            found[name] = table
+            count = fill_table(table, tokenizer, words, vectors)
+            tables[name] = table
             report.append(f"{name}: {count:,} of {len(table):,} vectors are from {path}")
-    if not found:
-        wide = sorted({known[name][1] for name, _ in tables_of(task) if name in known})
+    if not tables:
+        wide = sorted({known[name][1] for name, _ in embedding_tables(task) if name in known})
         raise ConfigError(
             f"data.vectors: {path} has vectors of {vectors.shape[1]} numbers, and no table of "
             f"embeddings is as wide ({', '.join(map(str, wide)) or 'there is none'}): set dim = "
             f"{vectors.shape[1]}"
         )
-    return found, report
+    return tables, report
 
 
-def tables_of(task: Task) -> Iterator[tuple[str, Tokenizer]]:
-    """What a table of embeddings may be called in a network, and what its rows are."""
+def embedding_tables(task: Task) -> Iterator[tuple[str, Tokenizer]]:
+    """The possible names of the embedding tables of a network, with their tokenizers."""
     for i, source in enumerate(task.sources):
         if isinstance(source, Text):
             for name in ("stem", f"stems.{i}", f"encoders.{i}.stem"):
@@ -85,27 +84,27 @@ def tables_of(task: Task) -> Iterator[tuple[str, Tokenizer]]:
             yield name, task.target.tokenizer
 
 
-def fill(table: Tensor, tokenizer: Tokenizer, words: list[str], vectors: Array) -> int:
-    """Put known vectors into the rows of a table of embeddings; how many there were.
+def fill_table(table: Tensor, tokenizer: Tokenizer, words: list[str], vectors: Array) -> int:
+    """Put known vectors into the rows of an embedding table; their number.
 
-    As a whole they are scaled to the size of the rows that were there, which a network expects.
+    They are scaled to the mean square of the initial rows, which the network expects.
     """
     place = {word: i for i, word in enumerate(words)}
     lower = {word.lower(): i for i, word in reversed(list(enumerate(words)))}
     special = {*tokenizer.inventory.special}
-    rows, taken = [], []
+    rows, word_rows = [], []
     for i, piece in enumerate(tokenizer.tokens(range(len(tokenizer)))):
         word = piece.removesuffix("</w>").removeprefix("▁")
-        if i not in special and (found := place.get(word, lower.get(word.lower()))) is not None:
+        if i not in special and (row := place.get(word, lower.get(word.lower()))) is not None:
             rows.append(i)
-            taken.append(found)
+            word_rows.append(row)
     if rows:
-        known = torch.from_numpy(vectors[taken])
+        known = torch.from_numpy(vectors[word_rows])
         size = table.square().mean().sqrt() / known.square().mean().sqrt().clamp(min=1e-12)
         table[torch.tensor(rows)] = known * size
     return len(rows)
 
 
 def default_path(folder: Path) -> Path:
-    """Where the vectors of a run are written if nobody says where."""
+    """The default file for the vectors of a run."""
     return folder / "vectors.txt"

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from saccade.errors import ConfigError, SaccadeError
-from saccade.tasks.generate import TOO_LONG, UNKNOWN_PREFIX
+from saccade.tasks.generate import UNKNOWN_PREFIX
+from saccade.tasks.task import TOO_LONG
 
 CODES = {TOO_LONG: "too_long", UNKNOWN_PREFIX: "unknown_token"}  # by a prediction's problem
 

@@ -34,18 +34,16 @@ from saccade.serve.settings import ServeSettings
 from saccade.tasks.classify import Classify
 from saccade.tasks.forecast import Forecast
 from saccade.tasks.generate import (
-    TOO_LONG,
     EncodedQuery,
     GeneratingTask,
     hypotheses_of,
     length_of,
-    max_positions,
 )
 from saccade.tasks.labels import LabelTask
 from saccade.tasks.language import LanguageModel
 from saccade.tasks.pieces import Piece, pieces
 from saccade.tasks.tag import Tag
-from saccade.tasks.task import Prediction, Query, Request
+from saccade.tasks.task import TOO_LONG, Prediction, Query, Request, max_positions
 from saccade.tasks.translate import Translate
 from saccade.tasks.vectors import WordVectors
 
@@ -81,7 +79,7 @@ class Served:
         self.engine: Engine = LocalEngine(run.task, self.network)
         if cores() > 1 and torch.get_num_threads() == 1 and can_fork(self.network):
             self.engine = forked = ProcessEngine(run.task, self.network, 1)
-            forked.begin(default)  # while no model computes
+            forked.fork(default)  # while no model computes
 
     def close(self) -> None:
         self.engine.close()

@@ -1,7 +1,7 @@
-"""From what a user said, and what the data looks like, to a whole configuration.
+"""From the user's settings and the data to a full configuration.
 
-What the user says is kept; what is left open is chosen here, by the task and the size of the data,
-and written into the run, so that every choice can be read there and changed.
+The user's settings are kept; defaults are chosen here by the task and the size of the data, and
+written into the run, so that every choice can be read there and changed.
 """
 
 import copy
@@ -23,14 +23,16 @@ from saccade.data.lines import Example, counted
 from saccade.data.sources import examples, read
 from saccade.errors import ConfigError, DataError
 from saccade.models.presets import expand
-from saccade.setup.media import media_defaults, tables_of
+from saccade.setup.media import media_defaults, media_tables
 from saccade.setup.numbers import number_defaults
 from saccade.setup.pretrain import pretrain_defaults
-from saccade.setup.series import fill_forecast, is_forecast, least_forecast
+from saccade.setup.series import fill_forecast, is_forecast, minimal_forecast
 from saccade.setup.survey import Survey, survey, tag_separator
 
-MAX_TO_HALLUCINATE = 1000  # pairs of a word with tags and its form
-MAX_TO_EDIT = 20_000  # pairs of strings: with more, attention learns what edits are told
+VECTOR_TASKS = ("classify", "translate", "regress")  # that read columns of numbers as a source
+MAX_TO_HALLUCINATE = 1000  # examples of inflection: below, data hallucination helps
+MANY_STRINGS = 100_000  # pairs of strings: with more, a wide network that trains for longer
+MAX_TO_EDIT = 20_000  # pairs of strings: with more, attention is as good as an edit decoder
 
 
 def gather(
@@ -39,7 +41,7 @@ def gather(
     task: str | None = None,
     dev: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
 ) -> tuple[dict[str, Any], str]:
-    """The settings that data files or a configuration file give, and their name in messages."""
+    """The settings from data files or a configuration file, and their name in messages."""
     paths = paths_of(data)
     if len(paths) == 1 and paths[0].endswith(".toml"):
         raw, where = c.read_toml(paths[0]), paths[0]
@@ -54,7 +56,7 @@ def gather(
 
 
 def fill_config(raw: dict[str, Any], where: str) -> tuple[c.Config, str]:
-    """The whole configuration, and a sentence that says how the data was understood."""
+    """The full configuration, and a sentence on how the data was understood."""
     config, reason, _ = survey_and_fill(raw, where)
     return config, reason
 
@@ -80,9 +82,9 @@ def survey_and_fill(
 def task_and_data(
     raw: dict[str, Any], where: str, pretrained: c.Config | None = None
 ) -> tuple[c.Task, c.Data]:
-    """The task and the data as `fill_config` would have them, however broken some rows are."""
+    """The task and the data of `fill_config`, even if some rows are broken."""
     if is_forecast(raw):
-        config = least_forecast(raw, where)
+        config = minimal_forecast(raw, where)
         return config.task, config.data
     _, known = _with_layout(raw, where)
     data, kind = _parse_without_task(known, where).data, known["task"]["kind"]
@@ -98,22 +100,22 @@ def _with_defaults(
     seen: Survey,
     pretrained: c.Config | None = None,
 ) -> c.Config:
-    """The configuration, with what is left open chosen by the task, a named size, and the data."""
+    """The configuration with defaults from the task, a named size, and the data."""
     kind = raw["task"]["kind"]
     own = raw["task"].get("columns", {})
     media = {name: one for name, one in own.items() if one.get("kind") in SUFFIXES}
     numbers = issubclass(c.TASKS[kind], c.NumberTask)
-    like = "classify" if numbers else kind  # what reads the source is the same
+    reader_kind = "classify" if numbers else kind  # the source is read in the same way
     if media:
-        chosen = media_defaults(like, media, raw["data"], seen)
+        chosen = media_defaults(reader_kind, media, raw["data"], seen)
     elif kind == "pretrain":
         chosen = pretrain_defaults(raw["task"], seen)
     else:
-        chosen = defaults(like, seen, raw.get("decoder", {}))
+        chosen = defaults(reader_kind, seen, raw.get("decoder", {}))
         if raw["data"].get("units") == "characters":
             chosen = _merge(_characters(seen), chosen)
         elif kind == "tag" and "kind" in raw["task"].get("tokenizer", {}):
-            chosen["train"]["batch_tokens"] //= 4  # positions are pieces, of which a word has few
+            chosen["train"]["batch_tokens"] //= 4  # positions are subwords, not characters
             chosen["task"].pop("tokenizer")
     if numbers:
         chosen = number_defaults(raw["task"], raw["data"]["source"], chosen, seen)
@@ -129,15 +131,15 @@ def _with_defaults(
         chosen["train"].pop("patience", None)
     if raw.get("decoder", {}).get("attention") == "off":
         chosen.get("decoder", {}).pop("context", None)
-    whole = _merge(_merge(raw, _sized(size, kind, raw)), chosen)
-    whole = _merge(whole, _least_config(raw["task"]))
-    if "joint" not in raw["task"] and not _shareable(whole):
-        whole["task"].pop("joint", None)
-    if not whole["task"].get("joint") and "copy" not in raw.get("decoder", {}):
-        whole.get("decoder", {}).pop("copy", None)  # of what is written in another vocabulary
-    if _few_inflections(whole, seen):
-        whole["task"].setdefault("hallucinate", 0.5)
-    return c.parse(whole, where)
+    merged = _merge(_merge(raw, _size_tables(size, kind, raw)), chosen)
+    merged = _merge(merged, _minimal_config(raw["task"]))
+    if "joint" not in raw["task"] and not _shareable(merged):
+        merged["task"].pop("joint", None)
+    if not merged["task"].get("joint") and "copy" not in raw.get("decoder", {}):
+        merged.get("decoder", {}).pop("copy", None)  # it needs a joint vocabulary
+    if _few_inflections(merged, seen):
+        merged["task"].setdefault("hallucinate", 0.5)
+    return c.parse(merged, where)
 
 
 def _with_layout(raw: dict[str, Any], where: str) -> tuple[Layout, dict[str, Any]]:
@@ -158,29 +160,32 @@ def _with_layout(raw: dict[str, Any], where: str) -> tuple[Layout, dict[str, Any
         raise
     if not data.train:
         raise ConfigError(f"{where}: missing key 'data.train': which file is to be learned from?")
-    _refuse_uneven(data)
+    _refuse_file_counts(data)
     layout = detect_layout(data.train, data, kind)
     columns = {key: value for key, value in layout.settings.items() if value is not None}
     raw["data"] = dict(raw["data"]) | columns
     raw["task"] = {"kind": layout.task} | raw.get("task", {})
-    _refuse_stray(data, layout, where)
+    _refuse_other_tasks_keys(data, layout, where)
     _name_media(raw["task"], layout, data)
     return layout, raw
 
 
-def _refuse_stray(data: c.Data, layout: Layout, where: str) -> None:
+def _refuse_other_tasks_keys(data: c.Data, layout: Layout, where: str) -> None:
     """ConfigError where a key of the data has no meaning for the task."""
     labels, kind = c.TASKS[layout.task].target_type == "labels", layout.task
     for key in ("units", "mask", "ignore"):
         if getattr(data, key) and not labels:
             raise ConfigError(f"{where}: data.{key} is for the task 'tag'; this is '{kind}'")
-    if data.vector and kind not in ("classify", "translate"):
-        message = f"data.vector is for classify and translate; this is '{kind}'"
+    if data.vector and (labels or kind not in VECTOR_TASKS):
+        message = f"data.vector is for {', '.join(VECTOR_TASKS)}; this is '{kind}'"
         raise ConfigError(f"{where}: {message}")
+    if labels and len(layout.source) > 1:
+        columns = ", ".join(map(repr, layout.source))
+        raise ConfigError(f"{where}: data.source: 'tag' reads one column, and these are {columns}")
 
 
 def _name_media(task: dict[str, Any], layout: Layout, data: c.Data) -> None:
-    """Give every column of media its table, with its kind, unless the user did."""
+    """Give every column of media a table with its kind, unless the user did."""
     media = dict(layout.media)
     if not media and data.source and data.target is not None:  # the columns were not looked at
         with suppress(DataError):
@@ -189,71 +194,71 @@ def _name_media(task: dict[str, Any], layout: Layout, data: c.Data) -> None:
             media = dict(detect_layout(data.train, other, kind).media)
     if media and c.TASKS[task["kind"]].target_type != "none":
         read = {name: media[name] for name in layout.source if name in media}
-        task["columns"] = tables_of(read, task.get("columns", {}))
+        task["columns"] = media_tables(read, task.get("columns", {}))
 
 
-def _refuse_uneven(data: c.Data) -> None:
-    """ConfigError where dev has another number of files than train: is one on the wrong side?"""
+def _refuse_file_counts(data: c.Data) -> None:
+    """ConfigError where dev has another number of files than train."""
     train, dev = list(data.train), list(data.dev)
     if not dev or len(train) == len(dev):
         return
     files = f"{counted(len(train), 'training file')}, but {counted(len(dev), 'dev file')}"
     hint = "give as many of one as of the other, with --dev before each dev file"
-    astray = (len(train) - len(dev)) // 2
-    if astray > 0 and len(train) - astray == len(dev) + astray:  # --dev v.de v.en
+    misplaced = (len(train) - len(dev)) // 2
+    if misplaced > 0 and len(train) - misplaced == len(dev) + misplaced:  # --dev v.de v.en
         names = {Path(name).name.split(".")[0] for name in dev}
-        alike = [name for name in train if Path(name).name.split(".")[0] in names]
-        moved = alike if len(alike) == astray else train[-astray:]
+        same_name = [name for name in train if Path(name).name.split(".")[0] in names]
+        moved = same_name if len(same_name) == misplaced else train[-misplaced:]
         options = " ".join(f"--dev {shlex.quote(name)}" for name in [*dev, *moved])
         hint = f"is {moved[0]} meant for dev? Write {options}"
     raise ConfigError(f"{files}: {hint}")
 
 
 def _refuse_all_mistakes(raw: dict[str, Any], where: str) -> None:
-    """ConfigError with the mistakes of every table, as far as the task can be known."""
+    """ConfigError with the mistakes of every table, as far as the task is known."""
     kind = raw.get("task", {}).get("kind")
     if kind is None:
         with suppress(ValidationError, DataError):
             data = c.Data.model_validate(raw.get("data", {}))
             kind = detect_layout(data.train, data).task
     known = kind if kind in c.TASKS else "translate"
-    least = _least_config(raw.get("task", {}) | {"kind": known})
+    minimal = _minimal_config(raw.get("task", {}) | {"kind": known})
     for part, choices in (("encoder", c.Encoder), ("decoder", c.Decoder)):
-        if part in least and raw.get(part):  # of the kinds, the one that has most of these keys
+        if part in minimal and raw.get(part):  # of the kinds, the one that has most of these keys
             fields = {c.kind_of(model): model.model_fields.keys() for model in c.models_in(choices)}
-            least[part] = {"kind": max(fields, key=lambda k: len(fields[k] & raw[part].keys()))}
-    c.parse(_merge(raw, least), where)
+            minimal[part] = {"kind": max(fields, key=lambda k: len(fields[k] & raw[part].keys()))}
+    c.parse(_merge(raw, minimal), where)
 
 
 def _parse_without_task(raw: dict[str, Any], where: str) -> c.Config:
-    """What does not depend on the task, parsed; the task and the network are stand-ins."""
-    apart = ("task", "encoder", "decoder", "head", "output", "start")
-    plain = {key: value for key, value in raw.items() if key not in apart}
-    return c.parse(_merge(plain, _least_config({"kind": "translate"})), where)
+    """The settings that do not depend on the task, parsed with a dummy task and network."""
+    task_tables = ("task", "encoder", "decoder", "head", "output", "start")
+    plain = {key: value for key, value in raw.items() if key not in task_tables}
+    return c.parse(_merge(plain, _minimal_config({"kind": "translate"})), where)
 
 
-def _shareable(whole: dict[str, Any]) -> bool:
+def _shareable(merged: dict[str, Any]) -> bool:
     """Whether one vocabulary and one embedding table can serve both sides."""
-    widths = {whole.get(part, {}).get("dim", 256) for part in ("encoder", "decoder")}
-    task = whole["task"]
+    widths = {merged.get(part, {}).get("dim", 256) for part in ("encoder", "decoder")}
+    task = merged["task"]
     same = task.get("source") == task.get("target") and len(widths) == 1
-    edits = whole.get("decoder", {}).get("kind") == "edit"
+    edits = merged.get("decoder", {}).get("kind") == "edit"
     return same and (edits or not task.get("columns"))
 
 
-def _few_inflections(whole: dict[str, Any], seen: Survey) -> bool:
-    """Whether few words and tags are to become other forms: a stem may be of any letters then.
+def _few_inflections(merged: dict[str, Any], seen: Survey) -> bool:
+    """Whether the data is small and of inflection, where hallucinated stems of any letters help.
 
-    Where there are no tags, as in spelling, letters that never stand together would mislead.
+    Without tags, as in spelling, unnatural letter sequences would mislead.
     """
-    columns = whole["task"].get("columns", {}).values()
+    columns = merged["task"].get("columns", {}).values()
     tagged = any(isinstance(one, dict) and not one.get("ordered", True) for one in columns)
-    copied = whole.get("decoder", {}).get("copy", False) and seen.one_word
+    copied = merged.get("decoder", {}).get("copy", False) and seen.one_word
     return tagged and copied and seen.count < MAX_TO_HALLUCINATE
 
 
 def defaults(kind: str, seen: Survey, decoder: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Good settings for this task on data of this size, and the decoder that the user wants."""
+    """Defaults for this task on data of this size, and the user's decoder."""
     match kind:
         case "translate" if seen.one_word:
             wanted = {"kind": "edit"} | dict(decoder or {})
@@ -271,20 +276,22 @@ def defaults(kind: str, seen: Survey, decoder: Mapping[str, Any] | None = None) 
 
 
 def _strings(seen: Survey, edits: bool) -> dict[str, Any]:
-    """Words to phones, lemmas to forms, wrong to right: short strings of few symbols."""
+    """Words to phones, lemmas to forms, spelling correction: short strings of few symbols."""
     n = seen.count
     source: dict[str, Any] = {"kind": "char", "size": 2000}
     target: dict[str, Any] = {"kind": "word", "size": 2000} if seen.symbols else dict(source)
     for side, letters in ((source, seen.source_alphabet), (target, seen.target_alphabet)):
-        if side["kind"] == "char" and _shorter_apart(letters):
+        if side["kind"] == "char" and _fewer_decomposed(letters):
             side["decompose"] = True
-    if source["kind"] == target["kind"] and seen.one_script:  # one table, so one way to cut
-        source["decompose"] = target["decompose"] = _shorter_apart(
+    if source["kind"] == target["kind"] and seen.one_script:  # a joint vocabulary
+        source["decompose"] = target["decompose"] = _fewer_decomposed(
             seen.source_alphabet | seen.target_alphabet
         )
     joint = source == target and seen.one_script
-    width = 192 if n < 2000 else 256 if edits or n >= 300_000 else 192
-    dropout = 0.4 if n < 2000 else 0.3 if n < MAX_TO_EDIT else 0.2
+    many = n >= MANY_STRINGS and not edits
+    width = 512 if many else 256 if edits and n >= 2000 else 192
+    dropout = 0.4 if n < 2000 else 0.3 if n < MAX_TO_EDIT else 0.25 if many else 0.2
+    epochs = min(400, max(100, round(40 / max(n, 1) * 100) * 10))
     decoder: dict[str, Any] = {
         "kind": "recurrent",
         "dim": width,
@@ -306,25 +313,25 @@ def _strings(seen: Survey, edits: bool) -> dict[str, Any]:
         "encoder": {"kind": "recurrent", "dim": width, "num_layers": 2, "dropout": dropout},
         "decoder": decoder,
         "train": {
-            "rate": 2e-3,
-            "batch_tokens": _batch(n, smallest=512, largest=2048),
+            "rate": 1e-3 if many else 2e-3,
+            "batch_tokens": _batch_tokens(n, smallest=512, largest=2048),
             "label_smoothing": 0.0 if edits else 0.1,
-            "average": 0.995,
-            "warmup": 200,
+            "average": 0.999 if many else 0.995,
+            "warmup": 400 if many else 200,
         }
-        | _length(n, most=min(400, max(100, round(40 / max(n, 1) * 100) * 10)))
+        | _epochs(n, most=epochs, scale=11_000.0 if many else 5600.0)
         | ({"evaluate_every": 100} if n < 2000 else {}),  # an epoch is a few steps
         "decode": _decode(seen, per_character=True),
     }
 
 
-def _shorter_apart(letters: set[str]) -> bool:
-    """Whether fewer characters are left if accents stand apart from their letters."""
+def _fewer_decomposed(letters: set[str]) -> bool:
+    """Whether NFD normalisation leaves fewer characters."""
     return len(set(unicodedata.normalize("NFD", "".join(letters)))) < len(letters)
 
 
 def _tag_columns(names: Sequence[c.Column], seen: Survey) -> dict[str, Any]:
-    """A table for each source column that holds tags: its cells are cut into those."""
+    """A table for each source column of tags, with their separator."""
     columns = {}
     for name, cells in zip(names[1:], seen.side_cells, strict=False):
         if (separator := tag_separator(cells)) is not None:
@@ -334,7 +341,7 @@ def _tag_columns(names: Sequence[c.Column], seen: Survey) -> dict[str, Any]:
 
 
 def _sentences(seen: Survey) -> dict[str, Any]:
-    """Sentences to sentences: pieces of words, and a Transformer."""
+    """Sentences to sentences: subwords, and a Transformer."""
     n = seen.count
     pieces = int(min(32_000, max(500, 8000 * sqrt(n / 29_000)))) // 100 * 100
     source = {"kind": "bpe", "size": pieces}
@@ -349,12 +356,12 @@ def _sentences(seen: Survey) -> dict[str, Any]:
         "decoder": parts,
         "train": {
             "rate": 3e-3 if size == "tiny" else 1e-3,
-            "batch_tokens": _batch(n, smallest=1024, largest=8192),
+            "batch_tokens": _batch_tokens(n, smallest=1024, largest=8192),
             "label_smoothing": 0.1,
             "average": 0.999,
             "warmup": 400,
         }
-        | _length(n),
+        | _epochs(n),
         "decode": _decode(seen, per_character=False),
     }
 
@@ -376,13 +383,13 @@ def _classify(seen: Survey) -> dict[str, Any]:
         "head": {"kind": "pooled", "pool": "attention", "dropout": 0.4},
         "train": {
             "rate": 1e-3,
-            "batch_tokens": _batch(n, smallest=512, largest=4096),
+            "batch_tokens": _batch_tokens(n, smallest=512, largest=4096),
             "word_dropout": 0.0 if letters else 0.1,
             "average": 0.99,
             "warmup": 100,
             "patience": 5,
         }
-        | _length(n, most=40, scale=1500),
+        | _epochs(n, most=40, scale=1500),
     }
 
 
@@ -398,17 +405,17 @@ def _tag(seen: Survey) -> dict[str, Any]:
         "train": {
             "rate": 2e-3,
             # of words and their characters
-            "batch_tokens": 4 * _batch(n, smallest=512, largest=2048),
+            "batch_tokens": 4 * _batch_tokens(n, smallest=512, largest=2048),
             "word_dropout": 0.05,
             "average": 0.995,
             "warmup": 100,
         }
-        | _length(n, most=60, scale=2500),
+        | _epochs(n, most=60, scale=2500),
     }
 
 
 def _characters(seen: Survey) -> dict[str, Any]:
-    """What is otherwise where a label stands at every character: rows are long, and symbols few."""
+    """What differs for a label at every character: rows are long, and symbols few."""
     return {
         "task": {"tokenizer": {"kind": "word", "size": 2000, "min_count": 1, "spelled": False}},
         "train": {"batch_tokens": 8192, "word_dropout": 0.0},
@@ -434,17 +441,17 @@ def _language(seen: Survey) -> dict[str, Any]:
             "average": 0.99,
             "warmup": 100,
         }
-        | _length(size // 50, most=40, scale=3000),
+        | _epochs(size // 50, most=40, scale=3000),
         "decode": {"kind": "beam", "width": 1},
     }
 
 
-def _length(n: int, most: int = 100, scale: float = 5600.0) -> dict[str, Any]:
-    """How many epochs: many passes over few lines, few over many."""
+def _epochs(n: int, most: int = 100, scale: float = 5600.0) -> dict[str, Any]:
+    """The number of epochs: many for few lines, few for many."""
     return {"epochs": int(min(most, max(2, round(scale / sqrt(max(n, 1))))))}
 
 
-def _batch(n: int, smallest: int, largest: int) -> int:
+def _batch_tokens(n: int, smallest: int, largest: int) -> int:
     """Small batches for few examples, so that an epoch still has many steps."""
     size = smallest
     while size < largest and n > 20 * size:
@@ -461,7 +468,7 @@ def _decode(seen: Survey, per_character: bool) -> dict[str, Any]:
     }
 
 
-def _sized(size: str | None, kind: str, raw: dict[str, Any]) -> dict[str, Any]:
+def _size_tables(size: str | None, kind: str, raw: dict[str, Any]) -> dict[str, Any]:
     """The settings of a named size, for each part of the network."""
     if size is None:
         return {}
@@ -474,8 +481,8 @@ def _sized(size: str | None, kind: str, raw: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _least_config(table: dict[str, Any]) -> dict[str, Any]:
-    """The least a configuration needs, so that it can be read at all; by its table of the task."""
+def _minimal_config(table: dict[str, Any]) -> dict[str, Any]:
+    """The minimal tables for a valid configuration with this table of the task."""
     task = c.TASKS[table["kind"]]
     tables: dict[str, Any] = {"task": {"kind": table["kind"]}}
     for part in c.parts_of(table):
@@ -488,7 +495,7 @@ def _least_config(table: dict[str, Any]) -> dict[str, Any]:
 
 
 def _merge(given: dict[str, Any], default: dict[str, Any]) -> dict[str, Any]:
-    """`given`, with what it leaves open from `default`; a table of another kind stays as it is."""
+    """`given`, with missing keys from `default`; a table of another kind does not change."""
     merged = dict(given)
     for key, value in default.items():
         if key not in merged:

@@ -1,4 +1,4 @@
-"""Good settings for sources that are no text: by their kind, the task, and the size of the data."""
+"""Defaults for sources other than text: by their kind, the task, and the size of the data."""
 
 import os
 from collections.abc import Mapping
@@ -11,11 +11,11 @@ from saccade.config import VECTOR
 from saccade.errors import DataError
 from saccade.setup.survey import Survey
 
-SHORT = 40  # characters: below, a text is rather a name than a sentence
-# Of pictures with a caption, in a training: the loss on dev still fell after 460,000 (emoji) and
-# 480,000 (Flickr8k, five captions a photo).
+SHORT = 40  # characters: a shorter text is rather a name than a sentence
+# Pictures read in a training: the dev loss still fell after 460,000 (emoji) and 480,000 (Flickr8k,
+# five captions a photo).
 PICTURE_READS = 600_000
-SOUND_FRAMES = 3000  # of the longest example that is learned from: half a minute
+SOUND_FRAMES = 3000  # of the longest training example: half a minute
 DECODER = {"kind": "recurrent", "attention": "additive", "context": "cell", "num_layers": 1}
 
 
@@ -28,7 +28,7 @@ def media_defaults(
     n = seen.count
     dim = 128 if n < 3000 else 192 if n < 30_000 else 256
     if "picture" in kinds and kind == "classify":
-        dim = min(dim, 128)  # to name what is seen takes less than to describe it
+        dim = min(dim, 128)  # classification needs less than captioning
     dropout = 0.3 if n < 10_000 else 0.2
     chosen: dict[str, Any] = {
         "task": {
@@ -57,27 +57,27 @@ def media_defaults(
         chosen["train"] |= {"epochs": _epochs(n, 60)}
         return chosen
     chosen["decoder"] = DECODER | {"dim": dim, "dropout": dropout}
-    if kinds == {"picture"} and seen.target_chars >= SHORT:  # 1.3 times as fast for sentences
+    if kinds == {"picture"} and seen.target_chars >= SHORT:  # 1.3 times as fast on sentences
         chosen["decoder"] |= {"attention": "general", "context": "output"}
     chosen["task"] |= _target(kinds, seen)
     if "sound" in kinds and not seen.symbols:
         chosen["task"]["metric"] = "word_error"
     chosen["train"] |= {"epochs": _epochs(n, 60)}
-    if kinds == {"picture"}:  # a CNN that begins with nothing has to see many
+    if kinds == {"picture"}:  # a CNN trained from scratch needs many
         reads = PICTURE_READS // max(seen.targets, 1)
         chosen["train"]["epochs"] = min(200, max(20, reads))
     chosen["decode"] = {
         "max_len": int(min(1000, max(20, 1.5 * seen.longest_target + 10))),
-        "max_ratio": 100.0,  # a picture's cells and a sound's frames say little of a text's length
+        "max_ratio": 100.0,  # cells and frames hardly determine the length of a text
     }
     if kinds == {"picture"} and seen.target_chars < SHORT:
-        # of names the likeliest, but not none: a mean over tokens favours the long ones
+        # the likeliest name that is not empty: length normalisation favours long ones
         chosen["decode"] |= {"alpha": 0.0, "min_len": 1}
     return chosen
 
 
-def tables_of(media: Mapping[Any, str], own: Mapping[str, Any]) -> dict[str, Any]:
-    """The tables of columns, with one for each that holds media, of its kind."""
+def media_tables(media: Mapping[Any, str], own: Mapping[str, Any]) -> dict[str, Any]:
+    """The tables of columns, with the kind of each column of media."""
     tables = dict(own)
     for name, kind in media.items():
         tables[str(name)] = {"kind": kind} | dict(own.get(str(name), {}))
@@ -87,7 +87,7 @@ def tables_of(media: Mapping[Any, str], own: Mapping[str, Any]) -> dict[str, Any
 def _reader(
     name: str, reader: dict[str, Any], data: Mapping[str, Any], seen: Survey
 ) -> dict[str, Any]:
-    """What is left open of how a column is read; augmentation where examples are few."""
+    """A reader with defaults; augmentation where examples are few."""
     n = seen.count
     match reader.get("kind"):
         case "picture":
@@ -104,10 +104,9 @@ def _reader(
 def _size(
     name: str, reader: Mapping[str, Any], data: Mapping[str, Any], seen: Survey
 ) -> dict[str, int]:
-    """Pixels and cells for pictures like the first ones: small ones are not scaled up.
+    """Pixels and cells for pictures like the first ones, which are not scaled up.
 
-    Twice as wide is four times the work, and shows nothing new. Others are seen as squares, unless
-    they are strips, as lines of writing are.
+    Larger ones are squares, unless they are elongated, as lines of writing are.
     """
     from saccade.data.media import Cell  # here, as they import torch: `check` has to be quick
     from saccade.data.pictures import opened
@@ -118,7 +117,7 @@ def _size(
     sizes, number = [], names.index(name)
     for row in seen.first:
         cell = Cell(row.source[number], os.path.dirname(row.file), data.get("root", ""))
-        with suppress(DataError), opened(cell) as image:  # what is damaged is refused later
+        with suppress(DataError), opened(cell) as image:  # a damaged one is refused later
             sizes.append(image.size)
     wide, high = (int(median(sides)) for sides in zip(*sizes, strict=True)) if sizes else (64, 64)
     side = min(64, wide, high)
@@ -152,9 +151,9 @@ def _batch_tokens(kinds: set[str], n: int) -> int:
 
 
 def _target(kinds: set[str], seen: Survey) -> dict[str, Any]:
-    """How the target is cut: symbols and short texts as they are, sentences into pieces.
+    """The tokenizer of the target: symbols, characters of short texts, subwords of sentences.
 
-    Captions are words: what is seen has names, which are not spelled.
+    Captions are tokenised by words.
     """
     if seen.symbols:
         return {"target": {"kind": "word", "size": 2000}, "metric": "token_error"}

@@ -1,4 +1,4 @@
-"""Examples from memory, kept in the run that learns from them: it stays enough by itself."""
+"""Examples from memory, written into the run, so that it is self-contained."""
 
 import csv
 import json
@@ -17,14 +17,14 @@ from saccade.data.lines import UNSCORED, Example
 from saccade.data.memory import Memory
 from saccade.data.sources import examples
 from saccade.errors import ConfigError, DataError
-from saccade.setup.media import tables_of
+from saccade.setup.media import media_tables
 
 
 class _Table(Strict):
     data: c.Data = c.Data()
 
 
-def keep_examples(
+def write_examples(
     raw: dict[str, Any], where: str, folder: Path, train: Memory, dev: Memory | None
 ) -> dict[str, Any]:
     """Write the examples as JSON lines into a folder; the settings that name these files."""
@@ -33,7 +33,7 @@ def keep_examples(
     if kind is not None and kind not in c.TASKS:
         raise ConfigError(f"{where}: no task {kind!r}; choose one of {', '.join(c.TASKS)}")
     if kind == "forecast":
-        return keep_tables(raw, folder, train, dev)
+        return write_tables(raw, folder, train, dev)
     data = validate(_Table, {"data": table}, where).data
     layout = detect_layout(train, data, kind)
     data = layout.fill(data)
@@ -55,15 +55,15 @@ def keep_examples(
                     row, folders = replace(row, target=named), folders | {os.path.dirname(named)}
                 file.write(json.dumps(_record(row, data), ensure_ascii=False) + "\n")
         files[name] = [str(path)]
-    if folders:  # a program names its files itself: they are permitted, and no others
+    if folders:  # media named by a program are permitted, and no others
         columns["root"] = table.get("root") or os.path.commonpath(folders)
     task = task | {"kind": layout.task}
     if media:
-        task["columns"] = tables_of(dict(layout.media), task.get("columns", {}))
+        task["columns"] = media_tables(dict(layout.media), task.get("columns", {}))
     return raw | {"task": task, "data": table | columns | files}
 
 
-def keep_tables(
+def write_tables(
     raw: dict[str, Any], folder: Path, train: Memory, dev: Memory | None
 ) -> dict[str, Any]:
     """The same for tables of series, as CSV: a row of each is an object with the same keys."""
@@ -83,11 +83,11 @@ def keep_tables(
                     write(names)
                 write(["" if value is None else value for value in row.values()])
         files[name] = [str(path)]
-    return raw | {"data": raw.get("data", {}) | files}
+    return raw | {"data": raw.get("data", {}) | files | {"header": True}}
 
 
 def _located(row: Example, media: Sequence[int], folders: set[str]) -> tuple[Example, set[str]]:
-    """An example with the whole paths of the media in these columns, and all their folders."""
+    """An example with absolute paths of the media in these columns, and all their folders."""
     source = list(row.source)
     for i in media:
         if source[i][:1] != "[":

@@ -1,4 +1,4 @@
-"""Good settings for targets that are numbers: the source is read as for a label."""
+"""Defaults for numeric targets: the source is read as for a label."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,17 +12,17 @@ MAX_SERIES = 1000  # rows of a series that is predicted
 def number_defaults(
     task: Mapping[str, Any], sources: Sequence[c.Column], chosen: dict[str, Any], seen: Survey
 ) -> dict[str, Any]:
-    """`chosen`, which are settings for a label, for numbers in its place."""
+    """The defaults `chosen` for a label, changed for a numeric target."""
     chosen["train"] |= {"label_smoothing": 0.0, "word_dropout": 0.0}
     head = chosen.pop("head")
-    dropout = head["dropout"] / 2  # numbers suffer more than labels from what is left out
+    dropout = head["dropout"] / 2  # regression suffers more from dropout than classification
     chosen["encoder"]["dropout"] = min(chosen["encoder"]["dropout"], dropout)
     if task["kind"] == "regress":
         kind = "per_word" if task.get("per_position") else "pooled"
         chosen["head"] = {"kind": kind, "dropout": dropout}
         chosen["output"] = {"kind": "gaussian"}
         return chosen
-    if "columns" not in task:  # what a series is drawn of is often a label
+    if "columns" not in task:  # the source of a series is often a label
         cells = [seen.first_cells, *seen.side_cells]
         labels = [name for name, some in zip(sources, cells, strict=False) if _are_labels(some)]
         chosen["task"]["columns"] = {str(name): {"kind": "label"} for name in labels}
@@ -44,5 +44,5 @@ def number_defaults(
 
 
 def _are_labels(cells: Sequence[str]) -> bool:
-    """Whether these come again and again, and have no parts."""
+    """Whether these cells recur, and are single tags."""
     return tag_separator(cells) == ""

@@ -1,4 +1,4 @@
-"""Where a run goes, and mistakes in paths, which are told before torch is imported."""
+"""The folder of a run, and checks of paths before torch is imported."""
 
 import os
 import re
@@ -11,7 +11,7 @@ from saccade.errors import ConfigError, DataError
 
 
 def run_folder(first: str, out: str | os.PathLike[str] | None) -> Path:
-    """The directory `out`; else one under runs, called as the data or the folder of a pattern."""
+    """The directory `out`; else one under runs, named after the data or the folder of a pattern."""
     start = first if os.path.exists(first) else re.split(r"[*?[]", first)[0].rstrip("/-_")
     name = Path(start).name.strip(".").split(".")[0] or "run"
     return Path(out) if out is not None else Path("runs") / name
@@ -28,12 +28,12 @@ def refuse_folder(folder: Path) -> None:
 
 
 def refuse_paths(raw: Mapping[str, Any], out: Path | None) -> None:
-    """DataError or ConfigError where a path in the settings is of no use; nothing is read."""
+    """DataError or ConfigError where a path in the settings is invalid; nothing is read."""
     data = raw.get("data")
     files = data.get("train") if isinstance(data, Mapping) else None
     names = [files] if isinstance(files, str) else files
     if not isinstance(names, list) or not names or not all(isinstance(one, str) for one in names):
-        return  # what is wrong with it is told by whoever parses it
+        return  # the parser reports it
     for name in data_files(names):
         if os.path.isdir(name):
             raise DataError(str(FileError("unreadable", name, "is a directory").defect))

@@ -1,4 +1,4 @@
-"""What a user left open of pre-training, chosen by the size of the text."""
+"""Defaults of pre-training, by the size of the text."""
 
 from math import sqrt
 from typing import Any
@@ -6,11 +6,11 @@ from typing import Any
 from saccade import config as c
 from saccade.setup.survey import Survey
 
-CHARACTERS_PER_TOKEN = 4  # about, of pieces of words
+CHARACTERS_PER_TOKEN = 4  # about, of subwords
 
 
 def pretrain_defaults(task: dict[str, Any], seen: Survey) -> dict[str, Any]:
-    """Good settings for an objective on a text of this size: minutes on a CPU for a small one."""
+    """Defaults for an objective on a text of this size: minutes on a CPU for a small one."""
     objective, own = _table(task, "objective"), _table(task, "tokenizer")
     kind, characters = objective.get("kind", "masked"), seen.characters
     if issubclass(known := c.OBJECTIVES.get(kind, c.Masked), c.Word2Vec):
@@ -46,7 +46,7 @@ def pretrain_defaults(task: dict[str, Any], seen: Survey) -> dict[str, Any]:
         parts["encoder"]["segments"] = 2
     tokens = characters // CHARACTERS_PER_TOKEN
     context = 64 if small else 128
-    cut = own.get("kind", "bpe")  # whatever it is, the marks are needed
+    cut = own.get("kind", "bpe")  # of any kind, with the special tokens of the objective
     pieces = {"kind": cut, "size": {"char": 5000, "word": 30_000}.get(cut, size)}
     if "head" in parts and cut not in ("char", "bytes"):  # nothing is written: "end." is two words
         pieces["split_punctuation"] = True
@@ -65,15 +65,15 @@ def pretrain_defaults(task: dict[str, Any], seen: Survey) -> dict[str, Any]:
 
 
 def _table(task: dict[str, Any], key: str) -> dict[str, Any]:
-    """What a user wrote of a table; nothing where it is none, which is refused later."""
+    """The user's table; empty if it is not a table, which is refused later."""
     found = task.get(key, {})
     return found if isinstance(found, dict) else {}
 
 
 def _word2vec(seen: Survey, cbow: bool) -> dict[str, Any]:
-    """What word2vec is usually trained with."""
+    """The usual settings of word2vec."""
     words = seen.characters // 6
-    # a mean of some words moves each of them by its part alone, so that its rate is higher
+    # the gradient of a mean is divided among its words, so the rate of cbow is higher
     return {
         "task": {
             "tokenizer": {

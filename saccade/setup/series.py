@@ -1,4 +1,4 @@
-"""Good settings for forecasts: by the season, the length and the number of the series."""
+"""Defaults of forecasts: by the season, the length and the number of the series."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from saccade.data.seasons import defects_of, dev_rows, settled
 from saccade.data.series import Table, read_table
 from saccade.errors import ConfigError, DataError
 
-STEPS = 1500  # of training, about, that a linear map needs
+STEPS = 1500  # of training, about, for a linear model
 BODY_STEPS = 3000
 EVALUATIONS = 20
 DIM = 64  # of encoders and decoders
@@ -22,8 +22,8 @@ def is_forecast(raw: dict[str, Any]) -> bool:
     return isinstance(task, dict) and task.get("kind") == "forecast"
 
 
-def least_forecast(raw: dict[str, Any], where: str) -> c.Config:
-    """What the user said, with the least that a configuration needs."""
+def minimal_forecast(raw: dict[str, Any], where: str) -> c.Config:
+    """The user's settings, with the minimum for a valid configuration."""
     if "size" in raw:
         raise ConfigError(
             f"{where}: size: a forecast has no named sizes; set encoder.dim and others"
@@ -51,11 +51,11 @@ def least_forecast(raw: dict[str, Any], where: str) -> c.Config:
 
 
 def fill_forecast(raw: dict[str, Any], where: str) -> tuple[c.Config, str]:
-    """The whole configuration, and a sentence that says how the table was understood."""
-    config = least_forecast(raw, where)
+    """The full configuration, and a sentence on how the table was understood."""
+    config = minimal_forecast(raw, where)
     assert isinstance(config.task, c.Forecast)
     table = read_table(config.data.train[0], config.task, config.data)
-    task, said = settled(config.task, table, config.data)
+    task, choices = settled(config.task, table, config.data)
     if defects := defects_of(table, task, config.data):
         raise DataError("\n".join(map(str, defects)))
     given = config.model_dump(mode="json", exclude_unset=True, exclude_none=True)
@@ -68,7 +68,7 @@ def fill_forecast(raw: dict[str, Any], where: str) -> tuple[c.Config, str]:
             if key not in raw["train"]:
                 train.pop(key, None)
     given.setdefault("decode", {}).setdefault("batch_tokens", 1 << 17)
-    return c.parse(given, where), _reason(table, task, config.data, said)
+    return c.parse(given, where), _reason(table, task, config.data, choices)
 
 
 def _train(config: c.Config, task: c.Forecast, table: Table) -> dict[str, Any]:
@@ -96,8 +96,8 @@ def _train(config: c.Config, task: c.Forecast, table: Table) -> dict[str, Any]:
     } | ({"processes": 1, "precision": "fp32"} if linear else {"patience": 10})
 
 
-def _reason(table: Table, task: c.Forecast, data: c.Data, said: list[str]) -> str:
-    """How a table was understood, what was chosen, and what becomes of gaps."""
+def _reason(table: Table, task: c.Forecast, data: c.Data, choices: list[str]) -> str:
+    """How a table was understood, what was chosen, and how gaps are treated."""
     times = "no time column, rows in order"
     if table.clock is not None:
         numbers = table.clock.unit == "number"
@@ -112,4 +112,4 @@ def _reason(table: Table, task: c.Forecast, data: c.Data, said: list[str]) -> st
     if not data.dev:
         own = dev_rows(len(table), task.horizon or 1, data)
         parts.append(f"the last {counted(own, 'row')} to measure on")
-    return "; ".join([*parts, *([", ".join(said)] if said else [])])
+    return "; ".join([*parts, *([", ".join(choices)] if choices else [])])

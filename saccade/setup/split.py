@@ -1,4 +1,4 @@
-"""Training examples apart from dev examples: of two files, or of one that is cut in two."""
+"""The split into training and dev examples: two files, or one that is split."""
 
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -15,29 +15,33 @@ IsDev = Callable[[int, Example], bool]  # by the number and the source of an exa
 class Split:
     """The training and the dev examples of a configuration.
 
-    Without a dev file a share of the training file is cut off: by source, so that no source is on
-    both sides; by example where a source is no more than a label; of plain text the end. One pass
-    serves both sides: whoever first reads all training examples has the dev examples put aside on
-    the way.
+    Without a dev file a share of the training file is split off: by source, so that no source is on
+    both sides; by example where a source is no more than a label; of plain text the end. The first
+    pass over the training examples also collects the dev examples.
     """
 
     def __init__(self, config: c.Config, seen: Survey | None = None):
         """`seen` is the survey of the training file, if there is one: it is not read again."""
         self._data, self._kind = config.data, config.task.kind
         self._has_labels = config.task.target_type in ("label", "labels")
+        self._label_columns = [  # of the sources
+            source.columns[0]
+            for source in config.task.sources(config.data.source)
+            if isinstance(source.reader, c.Label)
+        ]
         self._dev: list[Example] | None = None
         self._is_dev: IsDev = _never
         if self._data.dev:
             self._dev = list(examples(self._data.dev, self._data, self._kind))
         elif config.task.target_type == "none":
-            self._is_dev = _at_the_end(config, seen or survey(self._rows()))
+            self._is_dev = _by_position(config, seen or survey(self._rows()))
         else:
             key = by_source
             if not self._has_labels and config.task.only_labels(self._data.source):
                 key, seen = _by_example, None
             if seen is None or seen.seed != config.seed:
                 seen = survey(self._rows(), config.seed, key=key)
-            if seen.hashed < seen.count and not _cuts(_usual_share(config, seen), seen):
+            if seen.hashed < seen.count and not _splits(_usual_share(config, seen), seen):
                 seen = survey(self._rows(), config.seed, seen.count, key)
             self._is_dev = _by_hash(config, seen, key)
 
@@ -46,6 +50,7 @@ class Split:
         first = self._dev is None
         dev: list[Example] = []
         labels: set[str] = set()
+        of_column: dict[int, set[str]] = {i: set() for i in self._label_columns}
         for number, row in enumerate(self._rows()):
             if self._is_dev(number, row):
                 if first:
@@ -53,8 +58,11 @@ class Split:
                 continue
             if first and self._has_labels:
                 labels.update(row.labels)
+            for i, values in of_column.items():
+                values.add(row.source[i])
             yield row
-        if first:  # the cut is ours: where training lacks a label of dev, the user is not told
+        if first:  # no error for a label that only dev has: the split is not the user's
+            dev = [row for row in dev if all(row.source[i] in of_column[i] for i in of_column)]
             known = (row for row in dev if labels.issuperset(row.labels))
             self._dev = list(known) if self._has_labels else dev
 
@@ -79,12 +87,12 @@ def _by_example(row: Example) -> tuple[str, ...]:
 
 
 def _by_hash(config: c.Config, seen: Survey, key: Callable[[Example], tuple[str, ...]]) -> IsDev:
-    """About a share of the sources; twice or more of it where so few would leave dev empty."""
-    _refuse_one(config, seen)
+    """About a share of the sources, doubled until dev is not empty."""
+    _refuse_single(config, seen)
     share = _usual_share(config, seen)
     while not _below(seen.lowest_hash, share):
         share *= 2
-    if not _cuts(share, seen):
+    if not _splits(share, seen):
         first = config.data.train[0]
         raise DataError(f"{first}: too few different sources to cut a dev set; give one")
     return lambda _, row: is_dev(key(row), share, config.seed)
@@ -94,15 +102,15 @@ def _usual_share(config: c.Config, seen: Survey) -> float:
     return min(config.data.dev_share, config.data.dev_max / seen.count)
 
 
-def _cuts(share: float, seen: Survey) -> bool:
-    """Whether the hashes that are known leave examples on both sides."""
+def _splits(share: float, seen: Survey) -> bool:
+    """Whether the known hashes leave examples on both sides."""
     return _below(seen.lowest_hash, share) and not _below(seen.highest_hash, share)
 
 
-def _at_the_end(config: c.Config, seen: Survey) -> IsDev:
+def _by_position(config: c.Config, seen: Survey) -> IsDev:
     """The last lines of plain text, at least one of them not blank."""
     data, total = config.data, seen.count
-    _refuse_one(config, seen)
+    _refuse_single(config, seen)
     cut = max(round(total * (1 - data.dev_share)), total - data.dev_max)
     cut = min(cut, seen.last_full)
     if cut < 1:
@@ -110,7 +118,7 @@ def _at_the_end(config: c.Config, seen: Survey) -> IsDev:
     return lambda number, _: number >= cut
 
 
-def _refuse_one(config: c.Config, seen: Survey) -> None:
+def _refuse_single(config: c.Config, seen: Survey) -> None:
     if seen.count < 2:
         what = "line" if config.task.target_type == "none" else "example"
         raise DataError(

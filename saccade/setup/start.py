@@ -1,4 +1,4 @@
-"""What a new run takes over of another's settings: the network's shape, and the vocabularies.
+"""The settings that a new run takes over from another: the network's shape, and the vocabularies.
 
 The weights themselves are in `runs/start.py`.
 """
@@ -13,42 +13,42 @@ from saccade.errors import ConfigError
 from saccade.tasks.task import Task
 from saccade.text.tokenizers import Tokenizer
 
-# Of a part's table, what may be other than in the run: the rest would make other use of weights.
-FREE = (
+# The keys of a part's table that may differ from the run: the others change the use of weights.
+CHANGEABLE = (
     *("dropout", "weight_dropout", "attention_dropout", "num_layers", "causal", "attention"),
     *("context", "tied", "mix", "copy"),
 )
-RATE_OF_256 = 3e-4  # of a Transformer that wide; of one of 768, as BERT, 3.3e-5
+RATE_OF_256 = 3e-4  # of a Transformer of this width; of one of 768, as BERT, 3.3e-5
 RATE_SHARE = 0.4  # of the rate that a recurrent network was trained at
-NEW_RATES = {"frozen": 5e-3, "lora": 1e-3}  # where only what is new learns, or adapters
+NEW_RATES = {"frozen": 5e-3, "lora": 1e-3}  # where only new weights learn, or adapters
 
 
 def origins(parts: Sequence[str], pretrained: c.Config) -> dict[str, str]:
-    """Which part of a run each part of a new network begins with; what begins anew is absent.
+    """The part of a run from which each part of a new network starts; new parts are absent.
 
-    An encoder begins with an encoder, a decoder with a decoder. Where a network is to have an
-    encoder and no decoder, and the run is a language model, the encoder begins with its decoder.
+    An encoder starts from an encoder, a decoder from a decoder. Where the new network has an
+    encoder and no decoder, and the run is a language model, the encoder starts from its decoder.
     """
-    found: dict[str, str] = {}
+    origin_of: dict[str, str] = {}
     for part in ("encoder", "decoder"):
         if part in parts and getattr(pretrained, part) is not None:
-            found[part] = part
+            origin_of[part] = part
     if "encoder" in parts and "decoder" not in parts and pretrained.encoder is None:
-        found["encoder"] = "decoder"
-    return found
+        origin_of["encoder"] = "decoder"
+    return origin_of
 
 
 def start_defaults(
     raw: Mapping[str, Any], where: str, pretrained: c.Config, chosen: dict[str, Any], examples: int
 ) -> dict[str, Any]:
-    """What is left open, chosen for a network that begins with the weights of a run.
+    """The defaults of a network that starts from the weights of a run.
 
-    `chosen` is what would be chosen without one. ConfigError where the user said what does not fit.
+    `chosen` are those without one. ConfigError where the user's settings do not fit the run.
     """
     kind, run = raw["task"]["kind"], raw["start"]["run"]
     parts = c.parts_of(raw["task"])
-    found = origins(parts, pretrained)
-    if not found:
+    origin_of = origins(parts, pretrained)
+    if not origin_of:
         has = " and ".join(p for p in ("encoder", "decoder") if getattr(pretrained, p) is not None)
         wanted = " or ".join(p for p in parts if p in ("encoder", "decoder"))
         raise ConfigError(
@@ -58,16 +58,16 @@ def start_defaults(
     if raw.get("size") is not None:
         raise ConfigError(f"{where}: size: the network's shape is that of {run}: leave it out")
     chosen = {name: dict(table) for name, table in chosen.items()}
-    for part, origin in found.items():
-        alone, again = "encoder" not in parts, kind == "pretrain"
-        table = _table(pretrained, origin, part, alone, again)
-        _refuse_others(raw.get(part, {}), table, part, run, where)
+    for part, origin in origin_of.items():
+        without_encoder, pretraining = "encoder" not in parts, kind == "pretrain"
+        table = _table(pretrained, origin, part, without_encoder, pretraining)
+        _refuse_conflicts(raw.get(part, {}), table, part, run, where)
         chosen[part] = table
     if "head" in parts and isinstance(pretrained.head, c.PerToken) and kind == "pretrain":
         chosen["head"] = pretrained.head.model_dump(mode="json")
-    joint = _joint(raw, where, pretrained, found)
-    for key, tokenizer in tokenizers(kind, found, pretrained, joint).items():
-        _refuse_others(raw["task"].get(key, {}), tokenizer, f"task.{key}", run, where)
+    joint = _joint(raw, where, pretrained, origin_of)
+    for key, tokenizer in tokenizers(kind, origin_of, pretrained, joint).items():
+        _refuse_conflicts(raw["task"].get(key, {}), tokenizer, f"task.{key}", run, where)
         chosen["task"][key] = tokenizer
     if kind == "translate":
         chosen["task"]["joint"] = joint
@@ -75,39 +75,38 @@ def start_defaults(
         raise ConfigError(
             f"{where}: task.vocabulary: the vocabulary is that of {run}: leave one of them out"
         )
-    _shorten(chosen, kind, pretrained, found)
-    chosen["train"] |= _training(raw["start"].get("kind"), chosen, found, pretrained, examples)
+    _limit_lengths(chosen, kind, pretrained, origin_of)
+    chosen["train"] |= _training(raw["start"].get("kind"), chosen, origin_of, pretrained, examples)
     return chosen
 
 
 def _table(
-    pretrained: c.Config, origin: str, part: str, alone: bool, again: bool
+    pretrained: c.Config, origin: str, part: str, without_encoder: bool, pretraining: bool
 ) -> dict[str, Any]:
-    """The settings of a part of a run, as those of a part of the new network.
-
-    A decoder is `alone` where the new network has no encoder; `again` it is pre-trained.
-    """
+    """The settings of a part of a run, as those of a part of the new network."""
     settings = getattr(pretrained, origin)
     table: dict[str, Any] = settings.model_dump(mode="json")
-    if origin != part:  # a decoder that becomes an encoder still sees only what is before
+    if origin != part:  # a decoder that becomes an encoder stays causal
         transformer = isinstance(settings, c.Transformer)
         model = c.TransformerEncoder if transformer else c.RecurrentEncoder
         table = {key: value for key, value in table.items() if key in model.model_fields}
         return table | ({"causal": True} if transformer else {"bidirectional": False})
     if isinstance(settings, c.RecurrentEncoder) and settings.separate:
-        table["mix"] = not again and settings.num_layers > 1
+        table["mix"] = not pretraining and settings.num_layers > 1
     if isinstance(settings, c.RecurrentDecoder):
-        if alone:  # there is nothing to attend to
+        if without_encoder:  # there is nothing to attend to
             table |= {"attention": "off", "context": "cell"}
-        elif pretrained.encoder is None:  # attention above the layers, which stay as they are
+        elif pretrained.encoder is None:  # attention above the layers, which do not change
             table |= {"attention": "general", "context": "output"}
     return table
 
 
-def _refuse_others(given: Any, table: Mapping[str, Any], name: str, run: str, where: str) -> None:
-    """ConfigError where the user asks for other than what is taken over."""
+def _refuse_conflicts(
+    given: Any, table: Mapping[str, Any], name: str, run: str, where: str
+) -> None:
+    """ConfigError where the user's settings conflict with those of the run."""
     for key, value in given.items() if isinstance(given, dict) else ():
-        if key in FREE or key not in table or table[key] == value:
+        if key in CHANGEABLE or key not in table or table[key] == value:
             continue
         raise ConfigError(
             f"{where}: {name}.{key} is {value!r}, and {table[key]!r} in {run}, whose weights are "
@@ -116,12 +115,12 @@ def _refuse_others(given: Any, table: Mapping[str, Any], name: str, run: str, wh
 
 
 def _joint(
-    raw: Mapping[str, Any], where: str, pretrained: c.Config, found: Mapping[str, str]
+    raw: Mapping[str, Any], where: str, pretrained: c.Config, origin_of: Mapping[str, str]
 ) -> bool:
     """Whether both sides of a translation share a vocabulary."""
     there = bool(getattr(pretrained.task, "joint", isinstance(pretrained.task, c.Pretrain)))
-    wanted = bool(raw["task"].get("joint", there and len(found) > 1))
-    if wanted and not there and {"encoder", "decoder"} <= found.keys():
+    wanted = bool(raw["task"].get("joint", there and len(origin_of) > 1))
+    if wanted and not there and {"encoder", "decoder"} <= origin_of.keys():
         run = raw["start"]["run"]
         raise ConfigError(
             f"{where}: task.joint: {run} has two vocabularies, which are taken over: remove it"
@@ -130,35 +129,35 @@ def _joint(
 
 
 def tokenizers(
-    kind: str, found: Mapping[str, str], pretrained: c.Config, joint: bool
+    kind: str, origin_of: Mapping[str, str], pretrained: c.Config, joint: bool
 ) -> dict[str, dict[str, Any]]:
-    """The settings of the tokenizers that are taken over, by their keys in the new task's table."""
-    said = _writes(pretrained) if "decoder" in found.values() else None
-    read = said if found.get("encoder") == "decoder" else None
-    if found.get("encoder") == "encoder":
-        read = _reads(pretrained)
+    """The settings of the run's tokenizers, by their keys in the new task's table."""
+    target = _target_tokenizer(pretrained) if "decoder" in origin_of.values() else None
+    source = target if origin_of.get("encoder") == "decoder" else None
+    if origin_of.get("encoder") == "encoder":
+        source = _source_tokenizer(pretrained)
     if joint:
-        read = said = read or said
+        source = target = source or target
     keys: dict[str, c.Tokenizer | None]
     match kind:
         case "translate":
-            keys = {"source": read, "target": said}
+            keys = {"source": source, "target": target}
         case "language" | "pretrain":
-            keys = {"tokenizer": read or said}
+            keys = {"tokenizer": source or target}
         case _:
-            keys = {"tokenizer": read}
+            keys = {"tokenizer": source}
     return {key: one.model_dump(mode="json") for key, one in keys.items() if one is not None}
 
 
-def _reads(pretrained: c.Config) -> c.Tokenizer | None:
-    """With what the encoder of a run reads text; None if it reads none."""
+def _source_tokenizer(pretrained: c.Config) -> c.Tokenizer | None:
+    """The tokenizer settings of the encoder of a run; None if it reads no text."""
     sources = pretrained.task.sources(pretrained.data.source)
     first = sources[0].reader if pretrained.encoder is not None and sources else None
     return first if isinstance(first, c.Tokenizer) else None
 
 
-def _writes(pretrained: c.Config) -> c.Tokenizer | None:
-    """With what the decoder of a run writes text; None if it writes none."""
+def _target_tokenizer(pretrained: c.Config) -> c.Tokenizer | None:
+    """The tokenizer settings of the decoder of a run; None if it writes no text."""
     match pretrained.task:
         case c.Translate():
             return pretrained.task.target
@@ -168,13 +167,13 @@ def _writes(pretrained: c.Config) -> c.Tokenizer | None:
             return None
 
 
-def _shorten(
-    chosen: dict[str, Any], kind: str, pretrained: c.Config, found: Mapping[str, str]
+def _limit_lengths(
+    chosen: dict[str, Any], kind: str, pretrained: c.Config, origin_of: Mapping[str, str]
 ) -> None:
-    """Choose lengths that the learned positions of the run are enough for."""
+    """Choose lengths within the learned positions of the run."""
     limits = [
         chosen[part]["max_positions"]
-        for part in found
+        for part in origin_of
         if chosen[part].get("positions") == "learned" and "max_positions" in chosen[part]
     ]
     if kind in ("language", "pretrain"):
@@ -187,22 +186,19 @@ def _shorten(
 def _training(
     how: str | None,
     chosen: Mapping[str, Any],
-    found: Mapping[str, str],
+    origin_of: Mapping[str, str],
     pretrained: c.Config,
     examples: int,
 ) -> dict[str, Any]:
-    """A lower rate than from nothing, and fewer epochs: what is learned already is soon lost.
-
-    What is new begins with nothing, and may learn faster.
-    """
-    widths = [chosen[part]["dim"] for part in found if chosen[part]["kind"] == "transformer"]
+    """A lower rate than from scratch, against forgetting, and fewer epochs."""
+    widths = [chosen[part]["dim"] for part in origin_of if chosen[part]["kind"] == "transformer"]
     rate = RATE_SHARE * pretrained.train.rate
     if widths:
         rate = min(RATE_OF_256 * (256 / min(widths)) ** 2, chosen["train"]["rate"])
     rate = NEW_RATES.get(how or "", rate)
     most = chosen["train"].get("epochs", 30)
     epochs = int(max(3, min(30, most, round(600 / max(examples, 1) ** 0.5))))
-    # a vocabulary of pieces has hardly ever read <unk>, which word dropout would put in
+    # a subword model has hardly ever read <unk>, which word dropout would insert
     return {"rate": float(f"{rate:.1e}"), "epochs": epochs, "word_dropout": 0.0}
 
 
@@ -210,27 +206,27 @@ def _training(
 
 
 def vocabularies(config: c.Config, pretrained: Task) -> Vocabularies:
-    """The tokenizers that a new task takes over: those of which `tokenizers` has the settings."""
+    """The run's tokenizers for a new task: those whose settings `tokenizers` gives."""
     task, there = config.task, pretrained.config
     joint = isinstance(task, c.Translate) and task.joint
-    found = origins(task.parts, there)
-    keys = tokenizers(task.kind, found, there, joint)
-    read, said = _tokenizer(pretrained, 0), _tokenizer(pretrained, None)
-    if found.get("encoder") != "encoder":
-        read = said
+    origin_of = origins(task.parts, there)
+    keys = tokenizers(task.kind, origin_of, there, joint)
+    read, written = _tokenizer(pretrained, 0), _tokenizer(pretrained, None)
+    if origin_of.get("encoder") != "encoder":
+        read = written
     if joint:
-        said = read = read or said
+        read = written = read or written
     sources: list[Tokenizer | None] = []
     for i, source in enumerate(task.sources(config.data.source)):
         given = None
         if source.reader is task.reader:  # a source with no table of its own
             given = read if {"source", "tokenizer"} & keys.keys() else None
-        elif found.get("encoder") == "encoder":  # with one, as it is there
+        elif origin_of.get("encoder") == "encoder":  # with one, if the run has the same
             own = _tokenizer(pretrained, i)
             given = own if own is not None and own.config == source.reader else None
         sources.append(given)
-    writes = isinstance(task, c.LanguageModel | c.Pretrain) or "target" in keys
-    return Vocabularies(tuple(sources), said if writes else None)
+    has_target = isinstance(task, c.LanguageModel | c.Pretrain) or "target" in keys
+    return Vocabularies(tuple(sources), written if has_target else None)
 
 
 def _tokenizer(task: Task, number: int | None) -> Tokenizer | None:

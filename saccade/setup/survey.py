@@ -1,6 +1,6 @@
-"""A look at every training example, the first of them closely: what defaults depend on.
+"""Statistics of the training examples, on which defaults depend.
 
-The same pass gathers what has to be known before a dev set can be cut off.
+The same pass collects what the split of a dev set needs.
 """
 
 import hashlib
@@ -14,17 +14,17 @@ import numpy as np
 from saccade.check.tally import longest_usual
 from saccade.data.lines import Example
 
-CLOSE_EXAMPLES = 20_000  # examples looked at closely; the rest is only counted
-COUNTED_WORDS = 200  # of a target, at most
-KEPT_WORDS = 20_000  # different words of targets that are remembered
-KEPT_CELLS = 2000  # of a source column after the first
-KEPT_EXAMPLES = 16  # the first ones, as they are
+SAMPLED_EXAMPLES = 20_000  # with full statistics; the rest is only counted
+MAX_WORDS_PER_TARGET = 200  # of a target, at most
+MAX_WORDS = 20_000  # distinct words of targets
+MAX_CELLS = 2000  # of a source column after the first
+MAX_FIRST = 16  # the first ones, as they are
 TAG_SEPARATORS = (";", "|", ",", "+")
 
 
 @dataclass
 class Survey:
-    """What the training examples look like."""
+    """Statistics of the training examples."""
 
     count: int = 0
     targets: int = 0  # of all examples, of which one may have several
@@ -36,7 +36,7 @@ class Survey:
     highest_hash: int = -1
 
     first: list[Example] = field(default_factory=list)  # the first few
-    sampled: int = 0  # examples that were looked at closely; of them:
+    sampled: int = 0  # examples with full statistics; of them:
     source_lengths: list[int] = field(default_factory=list)  # in characters
     target_lengths: list[int] = field(default_factory=list)
     single_sources: int = 0  # without a blank
@@ -50,12 +50,12 @@ class Survey:
 
     @property
     def one_word(self) -> bool:
-        """Whether a source is usually one word, so that its letters are what matters."""
+        """Whether a source is usually one word, to be read by characters."""
         return self.single_sources > 0.7 * self.sampled and self.source_chars < 40
 
     @property
     def source_chars(self) -> float:
-        """The median length of a source: one line that is far too long changes nothing."""
+        """The median length of a source, robust to outliers."""
         return median(self.source_lengths) if self.source_lengths else 0.0
 
     @property
@@ -78,29 +78,29 @@ class Survey:
 
     @property
     def recurring_words(self) -> bool:
-        """Whether targets are several words each, most of which come again in others."""
+        """Whether targets are several words each, most of which recur in others."""
         return (
             self.target_tokens > 3 * len(self.target_words)
-            and len(self.target_words) < KEPT_WORDS
+            and len(self.target_words) < MAX_WORDS
             and self.single_targets < 0.9 * self.sampled
         )
 
     @property
     def one_script(self) -> bool:
-        """Whether both sides are written with much the same characters."""
+        """Whether both sides mostly have the same characters."""
         both = self.source_alphabet & self.target_alphabet
         return len(both) > 0.6 * min(len(self.source_alphabet), len(self.target_alphabet))
 
 
 def by_source(row: Example) -> tuple[str, ...]:
-    """What decides on which side of a cut an example is."""
+    """The key by which examples are split."""
     return row.source
 
 
 def survey(
     rows: Iterable[Example],
     seed: int | None = None,
-    hashed: int = CLOSE_EXAMPLES,
+    hashed: int = SAMPLED_EXAMPLES,
     key: Callable[[Example], tuple[str, ...]] = by_source,
 ) -> Survey:
     """The survey of these examples; with a seed, the sources of the first are hashed too."""
@@ -116,46 +116,46 @@ def survey(
         seen.count += 1
         seen.targets += len(row.references)
         seen.characters += sum(map(len, row.source)) + 1
-        if seen.count > CLOSE_EXAMPLES:
+        if seen.count > SAMPLED_EXAMPLES:
             continue
         seen.sampled += 1
-        if len(seen.first) < KEPT_EXAMPLES:
+        if len(seen.first) < MAX_FIRST:
             seen.first.append(row)
         first = row.source[0]
         seen.source_lengths.append(sum(map(len, row.source)))
         seen.single_sources += " " not in first.strip()
         seen.source_alphabet.update(first)
-        if seen.sampled <= KEPT_CELLS:
+        if seen.sampled <= MAX_CELLS:
             seen.first_cells.append(first)
-        if len(row.source) > 1 and seen.sampled <= KEPT_CELLS:
+        if len(row.source) > 1 and seen.sampled <= MAX_CELLS:
             seen.side_cells = seen.side_cells or [[] for _ in row.source[1:]]
             for cells, cell in zip(seen.side_cells, row.source[1:], strict=False):
                 cells.append(cell)
         if isinstance(row.target, str):
-            words = row.target.split()[:COUNTED_WORDS]
+            words = row.target.split()[:MAX_WORDS_PER_TARGET]
             seen.target_lengths.append(len(row.target))
             seen.single_targets += len(words) <= 1
             seen.target_alphabet.update(row.target)
             seen.target_tokens += len(words)
-            if len(seen.target_words) < KEPT_WORDS:
+            if len(seen.target_words) < MAX_WORDS:
                 seen.target_words.update(words)
     return seen
 
 
 def tag_separator(cells: Sequence[str]) -> str | None:
-    """What stands between the tags in cells like V;IND;PST; "" where each cell is one tag.
+    """The separator of the tags in cells like V;IND;PST; "" where each cell is one tag.
 
-    None where the cells are no tags: these come again and again, and have no blanks.
+    None where the cells are not tags, which recur and have no blanks.
     """
     for separator in TAG_SEPARATORS:
         if sum(separator in cell for cell in cells) > len(cells) // 2:
             tags = (tag for cell in cells for tag in cell.split(separator))
-            return separator if _recur(tags) else None
-    return "" if _recur(cells) else None
+            return separator if _are_frequent(tags) else None
+    return "" if _are_frequent(cells) else None
 
 
-def _recur(tags: Iterable[str]) -> bool:
-    """Whether tags come five times or more on average, and none has a blank inside."""
+def _are_frequent(tags: Iterable[str]) -> bool:
+    """Whether tags occur five times or more on average, and none has a blank inside."""
     counts = Counter(tags)
     return len(counts) <= counts.total() / 5 and not any(" " in tag.strip() for tag in counts)
 

@@ -35,7 +35,9 @@ class Classify(LabelTask):
             return float(loss.nll), labels, guesses
 
         for loss, right, predicted in shared(range(len(batches)), evaluate_batch):
-            nll, gold, guess = nll + loss, gold + right, guess + predicted
+            nll += loss
+            gold += right
+            guess += predicted
             yield len(gold) / len(examples)
         return {
             "loss": nll / len(gold),

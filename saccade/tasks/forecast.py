@@ -192,7 +192,7 @@ class Continuation:
             for h, time in enumerate(times):
                 start = [*lead, *([time] if roles.time else [])]
                 cells = [
-                    [f"{x:.6g}" for x in (values[h, i], *self.quantiles[:, h, i])]
+                    [f"{x:.10g}" for x in (values[h, i], *self.quantiles[:, h, i])]
                     for i in range(len(names))
                 ]
                 if roles.id:
@@ -311,7 +311,7 @@ class Forecast(Task):
                                limits=[H] * len(index))  # fmt: skip
                 values = torch.stack([one.values for one in paths])
                 values = values.view(len(rows), times, *values.shape[1:]).transpose(0, 1)
-                return _array(torch.stack([window.undone(path) for path in values]))
+                return _array(torch.stack([window.unframe(path) for path in values]))
 
             keys = (rows[:, None] * samples + np.arange(samples)).reshape(-1).tolist()
             mean = unrolled(expected(distribution), 1)[0]

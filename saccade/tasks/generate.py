@@ -1,6 +1,5 @@
 """What the text-generating tasks share: a search with a decoder, and its results as text."""
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -38,6 +37,7 @@ from saccade.models.networks import Generator, shifted
 from saccade.nn.padded import Memory, Padded, pad
 from saccade.nn.state import repeat, select
 from saccade.tasks.task import (
+    TOO_LONG,
     Member,
     Prediction,
     Query,
@@ -46,12 +46,12 @@ from saccade.tasks.task import (
     Token,
     device_of,
     in_batches,
+    max_positions,
 )
 from saccade.text.tokenizers import Tokenizer
 
 ALTERNATIVES = 5  # shown beside a token
 MAX_DRAWS = 1 << 20  # samples of one input: each has a random key of its own
-TOO_LONG = "longer than the model's positions: shorten it"
 UNKNOWN_PREFIX = "the prefix contains characters outside the vocabulary"
 NO_OUTPUT = "no output satisfies the decoding constraints"
 
@@ -594,9 +594,3 @@ def sum_log_probs(
     if (keep := gold.keep) is not None:
         log_probs = log_probs.masked_fill(~keep, 0.0)
     return list(zip(log_probs.sum(1).tolist(), gold.lengths.tolist(), strict=True))
-
-
-def max_positions(part: Any) -> int:
-    """The most positions of a part of a network; no limit unless they are learned."""
-    learned = getattr(part, "positions", "") == "learned"
-    return int(part.max_positions) if learned else sys.maxsize

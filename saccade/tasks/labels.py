@@ -16,7 +16,14 @@ from saccade.data.kinds import Readable, Vocabularies, counting, fitted, load_fi
 from saccade.data.lines import UNSCORED, Example, labels_of
 from saccade.errors import DataError
 from saccade.nn.padded import Padded
-from saccade.tasks.task import NO_VOCABULARIES, Task, count_columns, device_of, in_batches
+from saccade.tasks.task import (
+    NO_VOCABULARIES,
+    Query,
+    Task,
+    count_columns,
+    device_of,
+    in_batches,
+)
 from saccade.text.vocab import Vocab
 
 
@@ -74,6 +81,9 @@ class LabelTask(Task):
             for source, name in zip(sources, names, strict=True)
         )
         return cls(config, fields, Labels.load(folder / target))
+
+    def problems(self, queries: Sequence[Query]) -> dict[int, str]:
+        return super().problems(queries) | self.too_long(queries)
 
     def logits(self, network: Any, sources: Sequence[Any], budget: int) -> list[Tensor]:
         """For each example its logits: (labels,), or (words, labels)."""

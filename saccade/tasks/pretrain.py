@@ -25,7 +25,7 @@ from saccade.data.fields import Lines
 from saccade.data.lines import Example
 from saccade.errors import ConfigError, DataError
 from saccade.models.build import build_meta
-from saccade.models.networks import Generator, Network, TokenPredictor, TwoWays, shifted
+from saccade.models.networks import BidirectionalLM, Generator, Network, TokenPredictor, shifted
 from saccade.nn.loss import label_loss
 from saccade.nn.padded import UNSCORED_ID, UNSEEN, View, pad
 from saccade.tasks.generate import EncodedQuery, EncodedSources, GeneratingTask
@@ -320,7 +320,7 @@ class Fill(Pretraining):
         return network.logits(batch.sources, target), target.scored(target.values)
 
     def score_batch(self, network: TokenPredictor, batch: Batch) -> BatchScores:
-        if isinstance(network, TwoWays):
+        if isinstance(network, BidirectionalLM):
             return self.score_both_ways(network, batch)
         scores = super().score_batch(network, batch)
         if self.paired:
@@ -328,10 +328,10 @@ class Fill(Pretraining):
             scores.sums["next_sentence"] = float(correct.sum())
         return scores
 
-    def score_both_ways(self, network: TwoWays, batch: Batch) -> BatchScores:
+    def score_both_ways(self, network: BidirectionalLM, batch: Batch) -> BatchScores:
         """The same for a forward and a backward language model: the mean of both."""
         gold = batch.target.scored(batch.target.values)
-        both = torch.stack(network.each(batch.sources, batch.target))  # (2, n, V)
+        both = torch.stack(network.directional_logits(batch.sources, batch.target))  # (2, n, V)
         nll = sum(float(label_loss(logits, gold).nll) for logits in both) / 2
         return BatchScores(
             {"loss": nll, "accuracy": float((both.argmax(-1) == gold).sum()) / 2}, len(gold)

@@ -97,6 +97,9 @@ class Regress(NumberTask):
             yield done / len(examples)
         return tally.metrics()
 
+    def problems(self, queries: Sequence[Query]) -> dict[int, str]:
+        return super().problems(queries) | self.too_long(queries)
+
     def predict(
         self, network: Regressor, queries: Sequence[Query], request: Request
     ) -> list[Prediction]:

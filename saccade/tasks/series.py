@@ -16,7 +16,7 @@ from saccade.decoding.series import drawn, expected, number_stepper, unroll
 from saccade.models.networks import Batch, Generator, missing, shifted
 from saccade.nn.distributions import Distribution
 from saccade.nn.state import select
-from saccade.tasks.generate import MAX_DRAWS, max_positions
+from saccade.tasks.generate import MAX_DRAWS
 from saccade.tasks.numbers import NumberTask, Tally
 from saccade.tasks.task import (
     Evaluation,
@@ -25,6 +25,7 @@ from saccade.tasks.task import (
     Request,
     device_of,
     in_batches,
+    max_positions,
     shared,
 )
 

@@ -33,6 +33,7 @@ NO_VOCABULARIES = Vocabularies()
 Source = tuple[str, ...]
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+TOO_LONG = "longer than the model's positions: shorten it"
 Evaluation = Generator[float, None, dict[str, float]]  # yields the share done, returns the metrics
 
 
@@ -254,7 +255,7 @@ class Task(ABC):
 
     def answer(self, network: Any, queries: Sequence[Query], request: Request) -> list[Prediction]:
         """The same; the prediction for an unreadable input is its problem."""
-        problems = self.problems(queries) if self.fallible else {}
+        problems = self.problems(queries)
         if not problems:
             return self.predict(network, queries, request)
         readable = [query for i, query in enumerate(queries) if i not in problems]
@@ -266,7 +267,10 @@ class Task(ABC):
 
     def problems(self, queries: Sequence[Query]) -> dict[int, str]:
         """Why queries cannot be read, by their index."""
-        cells, problems = self.read([query.source for query in queries]), {}
+        problems: dict[int, str] = {}
+        if not self.fallible:
+            return problems
+        cells = self.read([query.source for query in queries])
         for i in self.fallible:
             field = self.sources[i]
             assert isinstance(field, MediaField | SourceLabels)
@@ -274,6 +278,17 @@ class Task(ABC):
                 if number not in problems and (problem := field.problem(cell)):
                     problems[number] = problem
         return problems
+
+    def too_long(self, queries: Sequence[Query]) -> dict[int, str]:
+        """The queries that have more tokens than the encoder has learned positions."""
+        limit = max_positions(self.config.encoder)
+        if limit == sys.maxsize or self.fallible:  # media have no learned positions
+            return {}
+        cells = self.read([query.source for query in queries])
+        columns = [f.encode(some) for f, some in zip(self.sources, cells, strict=True)]
+        together = np.sum if self.config.task.early else np.max
+        lengths = together([column.lengths for column in columns], 0)
+        return dict.fromkeys(np.flatnonzero(lengths > limit).tolist(), TOO_LONG)
 
     @abstractmethod
     def score(self, network: Any, examples: Sequence[Example]) -> list[tuple[float, int]]:
@@ -412,3 +427,9 @@ def chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
     iterator = iter(items)
     while chunk := list(islice(iterator, size)):
         yield chunk
+
+
+def max_positions(part: Any) -> int:
+    """The most positions of a part of a network; no limit unless they are learned."""
+    learned = getattr(part, "positions", "") == "learned"
+    return int(part.max_positions) if learned else sys.maxsize

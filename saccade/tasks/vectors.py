@@ -180,6 +180,7 @@ class WordVectors(PlainText):
             ids = torch.tensor([question_ids[i] for i in chunk], device=directions.device)
             scores = target_directions(directions[ids[:, :3]]) @ directions.T
             scores.scatter_(1, ids[:, :3], -2.0)
+            scores[:, list(self.target.inventory.special)] = -2.0
             correct[chunk] = (scores.argmax(-1) == ids[:, 3]).cpu().numpy()
             yield start / len(known)
         metrics = {test.name: 100.0 * float(correct[known].mean()) if known else 0.0}

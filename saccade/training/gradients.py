@@ -17,7 +17,7 @@ from torch import Tensor
 from saccade.data.batches import Batch
 from saccade.distributed.ranks import Ranks, is_sharded
 from saccade.errors import TrainingError
-from saccade.models.networks import Network, halved
+from saccade.models.networks import Network, half_precision
 from saccade.nn.dropout import RowSlice, slice_of
 from saccade.nn.precision import Halved, computing_in
 from saccade.nn.state import concat, leaves, select, with_leaves
@@ -54,7 +54,7 @@ class Gradients:
         self.parameters = parameters
         self.halved: Halved | None = None
         if device.type == "cpu" and dtype != torch.float32 and not is_sharded(network):
-            self.halved = halved(network, dtype)
+            self.halved = half_precision(network, dtype)
         self.too_large: int | None = None  # tokens: slices of this size or more do not fit
         self.current: tuple[Batch, int] | None = None  # the batch, and the rows of its slice
 

@@ -20,7 +20,7 @@ from saccade.errors import TrainingError
 from saccade.nn.dropout import RowSlice, slice_of
 from saccade.runs import files
 from saccade.runs.failures import within_memory, writing
-from saccade.setup.prepare import whereabouts
+from saccade.setup.prepare import locate_examples
 from saccade.tasks.task import Evaluation
 from saccade.training import launched, saving
 from saccade.training.budget import USUAL_EXAMPLES, Budget, affordable, reported
@@ -397,7 +397,7 @@ def describe_bad_batch(trainer: Trainer, loader: Loader, epoch: int, index: int)
             bad += [] if bool(loss.nll.isfinite()) else [row]
     trainer.network.train()
     shown = (bad or rows)[:5]
-    places = whereabouts(trainer.task, shown)
+    places = locate_examples(trainer.task, shown)
     names = [places.get(row, f"example {row + 1}") for row in shown]
     more = len(bad or rows) - len(shown)
     which = "by" if 0 < len(bad) < len(rows) else "of"

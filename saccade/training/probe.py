@@ -14,7 +14,7 @@ from saccade.data.batches import Batch
 from saccade.data.parallel import cores
 from saccade.distributed.ranks import Ranks, can_pass_descriptors
 from saccade.runs.machine import (
-    BUSY,
+    BUSY_SLOWDOWN,
     HALF_GAIN,
     LONG_ENOUGH_SECONDS,
     PROCESSES_GAIN,
@@ -107,4 +107,4 @@ def seconds(trainer: Trainer, mode: Mode, batches: list[Batch], stop: Stop) -> f
         torch.set_num_threads(threads)
     if mode.processes == 1:
         return step + update / threads
-    return BUSY * step + update + exchange_seconds(weights)
+    return BUSY_SLOWDOWN * step + update + exchange_seconds(weights)

@@ -251,7 +251,7 @@ def restore_tensors(trainer: "Trainer", path: Path) -> None:
 def carry_form(trainer: "Trainer") -> Any:
     """The carried state of one row; None for most networks."""
     network = trainer.network
-    return network.blank(1) if isinstance(network, Generator) and network.carries else None
+    return network.zero_state(1) if isinstance(network, Generator) and network.carries else None
 
 
 def finish(trainer: "Trainer") -> list[str]:

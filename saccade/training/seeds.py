@@ -58,17 +58,22 @@ class Seeds:
 def final_scores(path: Path) -> dict[str, float]:
     """The final scores of a run, from its log."""
     scores: dict[str, float] = {}
-    for line in files.read_text(path / "metrics.jsonl").splitlines():
-        record = json.loads(line)
-        if record.get("event") == Finished.__name__ and not record.get("stopped"):
-            scores = record["scores"]
+    with (path / "metrics.jsonl").open(encoding="utf-8") as log:  # long after days of training
+        for line in log:
+            record = json.loads(line)
+            if record.get("event") == Finished.__name__ and not record.get("stopped"):
+                scores = record["scores"]
     return scores
 
 
-def compare_seeds(folder: Path, config: c.Config) -> Seeds:
-    """The comparison of a run's seeds, once all are trained; written into the run."""
+def compare_seeds(folder: Path, config: c.Config, root: str = "") -> Seeds:
+    """The comparison of a run's seeds, once all are trained; written into the run.
+
+    `root` is the folder that the user permits paths to media to lead to.
+    """
     each = [final_scores(path) for path in (folder, *member_folders(folder, config))]
     with load(folder) as run:
+        run.root = root
         seeds = Seeds(each, run.evaluate())
     seeds.save(folder)
     return seeds

@@ -41,15 +41,15 @@ from saccade.runs.machine import choose_device, choose_precision, require_memory
 from saccade.runs.run import Run, load
 from saccade.runs.start import (
     first_weights,
-    keep,
     pretrained_config,
     pretrained_run,
+    save_transferred,
     transfer_weights,
     unknown,
 )
-from saccade.runs.vectors import first_tables
+from saccade.runs.vectors import initial_embeddings
 from saccade.setup.choose import gather, survey_and_fill
-from saccade.setup.memory import keep_examples
+from saccade.setup.memory import write_examples
 from saccade.setup.paths import refuse_folder, run_folder
 from saccade.setup.prepare import Prepared, prepare, reopen
 from saccade.setup.start import vocabularies
@@ -102,7 +102,8 @@ def train(
         raw: dict[str, Any] = {} if task is None else {"task": {"kind": task}}
         for key, value in settings.items():
             c.assign(raw, key, value)
-        return _train_on_memory(raw, train_data, dev_data, _new_folder("examples", out), quiet)
+        folder = _new_folder("examples", out, "examples")
+        return _train_on_memory(raw, train_data, dev_data, folder, quiet)
     if isinstance(dev_data, Memory):
         raise ConfigError("dev is examples, but data is a file: give both in one way")
     raw, where = gather(train_data, task=task, dev=dev_data)
@@ -119,11 +120,11 @@ def _finished(config: c.Config, folder: Path, seen: Survey, quiet: bool) -> Run:
 
     for _ in show(start(config, folder, seen=seen), folder, quiet):
         pass
-    for member, steps in other_seeds(folder):
+    for member, steps in other_seeds(folder, settings={"data.root": config.data.root}):
         for _ in show(steps, member, quiet):
             pass
     if config.train.seeds > 1:
-        compare_seeds(folder, config)
+        compare_seeds(folder, config, config.data.root)
     return load(folder)
 
 
@@ -139,7 +140,7 @@ def _train_on_memory(
     stored = folder / "examples"
     try:
         with writing(folder):
-            raw = keep_examples(raw, "settings", stored, train, dev)
+            raw = write_examples(raw, "settings", stored, train, dev)
         config, _, seen = fill(raw, "settings")
         return _finished(config, folder, seen, quiet)
     except (ConfigError, DataError):
@@ -153,11 +154,14 @@ def new_folder(config: c.Config, out: str | os.PathLike[str] | None) -> Path:
     return _new_folder(config.data.train[0], out)
 
 
-def _new_folder(first: str, out: str | os.PathLike[str] | None) -> Path:
-    """The directory of a new run, made; one that holds what a run would overwrite is refused."""
+def _new_folder(first: str, out: str | os.PathLike[str] | None, *replaced: str) -> Path:
+    """The directory of a new run, made; one that holds what a run would overwrite is refused.
+
+    `replaced` are names beside those that every run writes.
+    """
     folder = run_folder(first, out)
     refuse_folder(folder)
-    for name in REPLACED:
+    for name in (*REPLACED, *replaced):
         if os.path.lexists(folder / name):
             raise ConfigError(
                 f"{folder}: has '{name}' in it, which a run would overwrite; "
@@ -313,12 +317,12 @@ def _prepare(
             require_loadable(folder, network)
             if config.start is not None and pretrained is not None:
                 weights, report = transfer_weights(config, pretrained, given, network)
-                keep(folder, weights)
+                save_transferred(folder, weights)
                 report += unknown(ready.task, given, ready.train, config.start.run)
                 del pretrained, weights
             if config.data.vectors:
-                weights, report = first_tables(ready.task, network, config.data.vectors)
-                keep(folder, weights)
+                weights, report = initial_embeddings(ready.task, network, config.data.vectors)
+                save_transferred(folder, weights)
             written = [path for path in sorted((folder / "data").iterdir()) if path.is_file()]
             entries = {path.name: (path.stat().st_size, digest(path)) for path in written}
             for path in (*written, *folder.glob("*.json")):

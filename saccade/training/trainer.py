@@ -22,7 +22,7 @@ from saccade.distributed.ranks import Ranks, as_sharded, full_tensor
 from saccade.models.networks import Network
 from saccade.runs import files
 from saccade.runs.machine import choose_precision
-from saccade.runs.start import taken_names
+from saccade.runs.start import transferred_names
 from saccade.tasks.task import Evaluation, Task, device_of
 from saccade.training import launched, saving
 from saccade.training.budget import reported
@@ -80,7 +80,7 @@ class Trainer:
         self.dtype = choose_precision(self.config, self.device)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.dtype == torch.float16)
         start = task.config.start
-        self.groups = groups_of(network, start, taken_names(task.config, folder))
+        self.groups = groups_of(network, start, transferred_names(task.config, folder))
         trainable = {id(p) for group in self.groups for p in group.parameters}
         self.parameters: list[Tensor] = [p for p in network.parameters() if id(p) in trainable]
         seed = task.config.seed

@@ -141,7 +141,10 @@ MISTAKES = {
         ["--task", "translate", "--set=data.ignore=X"],
         "data.ignore is",
     ),
-    "vector of tags": (["--task", "tag", "--set=data.vector=[1]"], "for classify and translate"),
+    "vector of tags": (
+        ["--task", "tag", "--set=data.vector=[1]"],
+        "for classify, translate",
+    ),
     "a cut of characters": (
         ["--task", "tag", "--set=task.tokenizer.kind=char"],
         "set tokenizer.kind = 'word'",

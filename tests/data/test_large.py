@@ -95,7 +95,7 @@ def test_whoever_asks_for_the_training_files_has_those_of_a_pattern(
     with closing(session.start(config, folder, seen=seen)) as events:
         assert "reading 0 MB" in str(next(one for one in events if isinstance(one, Noticed)))
     ready = preparing.prepare(config, folder, seen)
-    assert preparing.whereabouts(ready.task, [0]) == {0: "words/a.tsv:1"}
+    assert preparing.locate_examples(ready.task, [0]) == {0: "words/a.tsv:1"}
     with open("words/a.tsv", "a") as file:
         file.write("one\tmore\n")
     assert hashed != fingerprint(raw, raw["data"]["train"])["data"]
@@ -169,7 +169,7 @@ def test_data_prepared_by_processes_is_the_same(
     config, _ = fill_config(*gather(path, task="translate"))
     for name, alone in (("one", 1000), ("many", 1)):
         monkeypatch.setattr(preparing, "CHUNK_EXAMPLES", 20)
-        monkeypatch.setattr(preparing, "CHUNKS_ALONE", alone)
+        monkeypatch.setattr(preparing, "CHUNKS_BEFORE_FORK", alone)
         (tmp_path / name).mkdir()
         preparing.prepare(config, tmp_path / name)
     for one in sorted((tmp_path / "one" / "data").iterdir()):

@@ -165,3 +165,18 @@ def test_days_and_months_are_told_apart_by_all_rows(tmp_path: Path) -> None:
     table = table_of(written(tmp_path, "date,y\n" + "".join(days)))
     assert len(table) == 28
     assert table.time(28) == "29/01/2020"
+
+
+def test_the_day_comes_first_where_steps_are_regular_then() -> None:
+    months = [f"01/{month:02}/{year}" for year in (2015, 2016) for month in range(1, 13)]
+    assert form_of(months) == "%d/%m/%Y"
+    days = [f"01/{day:02}/2015" for day in range(1, 13)]
+    assert form_of(days) == "%m/%d/%Y"
+
+
+@pytest.mark.parametrize("days", [28, 30, 91])
+def test_steps_of_about_months_are_steps_of_days(days: int) -> None:
+    times = [i * days * 86_400 for i in range(60)]
+    clock = clock_of(times, "%Y-%m-%d")
+    assert isinstance(clock, Clock)
+    assert (clock.unit, clock.size) == ("second", days * 86_400)

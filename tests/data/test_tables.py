@@ -88,6 +88,13 @@ def test_malformed_quotes_are_defects_and_reading_goes_on(tmp_path):
     assert good == [("a", 1), ("d", 3), ("f", 5), ("g", 6), ("h", 7)]
 
 
+def test_a_table_of_broken_quotes_alone_is_refused(tmp_path):
+    path = tmp_path / "train.csv"
+    path.write_text("".join(f'"he said "hi" there {i}",pos\n' for i in range(30)))
+    with pytest.raises(DataError, match=r"train.csv:1: no row: a quote is not closed"):
+        detect_layout([str(path)], Data())
+
+
 def test_a_line_that_is_not_text_is_told_amid_a_record_too(tmp_path):
     path = tmp_path / "train.csv"
     path.write_bytes(b'a,x\n"b\n\xff\nc",y\nd,x\n')
@@ -362,7 +369,7 @@ def test_the_header_of_a_tsv_file_is_no_input(tmp_path):
     for text in ("word\nword1\n\nword2\n", "phones\tword\nx\tword1\n\nx\tword2\n"):
         later = tmp_path / "later.tsv"
         later.write_text(text)
-        assert run.reads(later)
+        assert run.has_data_format(later)
         assert list(run.sources(later)) == [("word1",), ("",), ("word2",)]
     later.write_text("word1\n")
     assert list(run.sources(later)) == [("word1",)]

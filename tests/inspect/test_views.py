@@ -14,7 +14,7 @@ from saccade.inspect.opening import continued, generated
 from saccade.inspect.packing import axis_names, bytes_of, matrix, unpacked
 from saccade.inspect.terminal import text_of
 from saccade.inspect.view import kinds, view
-from saccade.models.ensembles import together
+from saccade.models.ensembles import build_ensemble
 from saccade.runs.run import Run
 from tests.small_runs import small_run, small_task
 
@@ -297,7 +297,7 @@ def test_the_saliency_of_an_ensemble_is_that_of_its_first_member(kind: str, tmp_
     task, first = small_task(kind, tmp_path, "lstm")
     other = small_task(kind, tmp_path, "lstm")[1]
     alone = Run(tmp_path, task.config, task, first)
-    both = Run(tmp_path, task.config, task, together([first, other]))
+    both = Run(tmp_path, task.config, task, build_ensemble([first, other]))
     item = "a b c" if kind == "tag" else "abc"
     target = {"target": both.predict([item])[0].text}
     for method in ("gradient", "occlusion", "integrated"):

@@ -226,7 +226,7 @@ def test_a_decoder_without_an_encoder_is_a_language_model(decoder: str) -> None:
 
 
 def test_leaves_and_their_state_are_the_same() -> None:
-    state = language_model("gru_off").blank(2)
+    state = language_model("gru_off").zero_state(2)
     copy = with_leaves(state, [leaf + 1 for leaf in leaves(state)])
     assert type(copy) is type(state)
     assert all(bool((leaf == 1).all()) for leaf in leaves(copy))
@@ -354,7 +354,7 @@ def test_every_network_is_entered_the_same_way(name: str) -> None:
     if carry is not None:
         again, _ = net(batch, carry, 0.5)
         assert not torch.allclose(again.nll, loss.nll)  # it goes on from where it was
-        blank, _ = net(batch, net.network.blank(2), 0.5)  # type: ignore[union-attr,operator]
+        blank, _ = net(batch, net.network.zero_state(2), 0.5)  # type: ignore[union-attr,operator]
         assert torch.allclose(blank.nll, loss.nll, atol=1e-5)
 
 

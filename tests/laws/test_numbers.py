@@ -11,7 +11,7 @@ from torch import Tensor
 from saccade import config as c
 from saccade.data.batches import Batch
 from saccade.decoding.series import drawn, expected, number_stepper, unroll
-from saccade.models.build import build_decoder, init_weights, number_ends
+from saccade.models.build import build_decoder, init_weights, number_io
 from saccade.models.networks import Generator, shifted
 from saccade.nn.distributions import Distribution
 from saccade.nn.packed import packed
@@ -34,7 +34,7 @@ def writer(decoder: str, output: str = "mixture", alone: bool = False) -> Genera
     settings = config_of("translate", "lstm", decoder).decoder
     assert settings is not None
     encoder = None if alone else generator("lstm", decoder).encoder
-    ends = number_ends(settings, OUTPUTS[output], TARGET)
+    ends = number_io(settings, OUTPUTS[output], TARGET)
     net = Generator(encoder, build_decoder(settings, ends, None if alone else 16))
     torch.manual_seed(11)
     init_weights(net.decoder)

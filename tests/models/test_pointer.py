@@ -12,7 +12,7 @@ from saccade.config import parse
 from saccade.data.batches import Batch
 from saccade.decoding.search import beam_search, greedy
 from saccade.decoding.steps import stepper
-from saccade.engines.export import why_not
+from saccade.engines.export import unsupported
 from saccade.errors import ConfigError
 from saccade.models.build import build
 from saccade.models.networks import Generator
@@ -194,4 +194,4 @@ def test_what_cannot_be_copied_is_said(task: dict[str, object], message: str) ->
     with pytest.raises(ConfigError, match=message):
         parse(raw, "test")
     parts = {"encoder": ENCODERS["transformer"], "decoder": raw["decoder"]}
-    assert "copy mechanism" in why_not(parse({"task": JOINT} | parts, "test"))
+    assert "copy mechanism" in unsupported(parse({"task": JOINT} | parts, "test"))

@@ -55,8 +55,8 @@ MEDIA = (
     Mutation(
         "bag of words: the marks at both ends count",
         "saccade/models/heads.py",
-        "said = Padded(target.values[:, 1:], (target.lengths - 2).clamp(min=0))",
-        "said = Padded(target.values[:, 1:], (target.lengths - 1).clamp(min=0))",
+        "gold = Padded(target.values[:, 1:], (target.lengths - 2).clamp(min=0))",
+        "gold = Padded(target.values[:, 1:], (target.lengths - 1).clamp(min=0))",
         ("tests/models/test_heads.py",),
     ),
     Mutation(

@@ -25,7 +25,7 @@ NN = (
     Mutation(
         "published weights: rotary pairs stay half a head apart",
         "saccade/models/layouts.py",
-        "query, key = self._neighbours(query), self._neighbours(key)",
+        "query, key = self._interleave(query), self._interleave(key)",
         "query, key = query, key",
         ("tests/runs/test_importing.py::test_a_layout_leads_there_and_back",),
     ),
@@ -406,8 +406,8 @@ MODELS = (
     Mutation(
         "two ways: each token is said from itself",
         "saccade/models/networks.py",
-        "return F.pad(ahead[:, :-1], (0, 0, 1, 0)), F.pad(back[:, 1:], (0, 0, 0, 1))",
-        "return ahead, back",
+        "return F.pad(left[:, :-1], (0, 0, 1, 0)), F.pad(right[:, 1:], (0, 0, 0, 1))",
+        "return left, right",
         (BIDIRECTIONAL,),
     ),
     Mutation(

@@ -51,8 +51,8 @@ PLANS = (
     Mutation(
         "plan: a short run looks for its fastest way",
         "saccade/plan/timing.py",
-        "if len(ways) > 1 and step * (subject.steps or 0) >= LONG_ENOUGH_SECONDS:",
-        "if len(ways) > 1:",
+        "if len(modes) > 1 and step * (subject.steps or 0) >= LONG_ENOUGH_SECONDS:",
+        "if len(modes) > 1:",
         ("tests/plan/test_command.py::test_the_ways_are_tried_that_training_would_try",),
     ),
     Mutation(

@@ -31,8 +31,8 @@ TRAINING = (
     Mutation(
         "start: ids of any vocabulary are taken for the same",
         "saccade/runs/start.py",
-        "if part not in found or not _means_the_same(name, given):",
-        "if part not in found:",
+        "if part not in part_of or not _same_vocabulary(name, given):",
+        "if part not in part_of:",
         (f"{START}::test_several_sources_begin_with_those_of_the_same_place",),
     ),
     Mutation(

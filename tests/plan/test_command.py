@@ -13,7 +13,7 @@ from saccade.plan import timing
 from saccade.plan.report import plan
 from saccade.plan.subject import subject_of
 from saccade.plan.table import amount, duration, lines, size
-from saccade.plan.timing import tried
+from saccade.plan.timing import measure_steps
 from saccade.runs import machine
 from saccade.runs.guard import fitting_network
 from saccade.tasks.registry import load_task
@@ -136,19 +136,19 @@ def test_what_is_wrong_with_a_configuration_is_said(call, config: Path) -> None:
 
 def test_steps_are_tried_here(config: Path) -> None:
     found = plan(str(config), on="here")
-    assert found.timing.tried
+    assert found.timing.measured
     assert found.timing.run == pytest.approx(found.timing.step * found.subject.steps)
     assert 0.0 < found.timing.step < 5.0
-    assert tried(plan("gpt2").subject, found.hardware) is None  # there is no data
+    assert measure_steps(plan("gpt2").subject, found.hardware) is None  # there is no data
 
 
 def test_the_ways_are_tried_that_training_would_try(
     config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a short run the plain one alone; of a long one all, of which the fastest counts."""
-    found: list[timing.Way] = []
+    found: list[timing.Mode] = []
 
-    def seconds(network: object, batches: list[object], way: timing.Way) -> list[float]:
+    def seconds(network: object, batches: list[object], way: timing.Mode) -> list[float]:
         found.append(way)
         faster = 1.0 + (way.processes > 1) + (way.dtype == torch.bfloat16)
         return [1e-3 / faster] * len(batches)
@@ -175,7 +175,7 @@ def test_half_precision_is_tried_by_the_network_itself(config: Path) -> None:
         network.encoder.body.register_forward_hook(
             lambda _, __, memory: formats.append(memory.values.dtype)
         )
-        timing._seconds(network, [batch], timing.Way(torch.bfloat16, 1))
+        timing._seconds(network, [batch], timing.Mode(torch.bfloat16, 1))
     assert set(formats) == {torch.bfloat16}
 
 

@@ -7,7 +7,7 @@ import pytest
 from saccade.errors import ConfigError
 from saccade.plan.hardware import TABLE, Hardware, hardware_of
 from saccade.plan.layers import layers_of
-from saccade.plan.layout import ROOM, layout_of, rows_that_fit
+from saccade.plan.layout import USABLE, layout_of, rows_that_fit
 from saccade.plan.memory import memory_of
 from saccade.plan.report import plan
 from saccade.plan.subject import subject_of
@@ -65,7 +65,7 @@ def test_the_batch_that_fits_fits_and_a_larger_one_does_not(name: str, checkpoin
         found = memory_of(layers, train, hardware.precision)
         return found.checkpointed_peak if checkpointing else found.peak
 
-    room = ROOM * hardware.memory
+    room = USABLE * hardware.memory
     assert peak(rows) <= room < peak(rows + 1 + rows // 32)
 
 

@@ -39,7 +39,7 @@ def kept_by_torch(network: Network, batch: Batch) -> int:
 
 def keeps_the_same(network: Network, batch: Batch) -> None:
     layers = layers_of(network, shape_of(batch, network))
-    ours = sum(layer.cost.keeps(4) for layer in layers)
+    ours = sum(layer.cost.bytes_kept(4) for layer in layers)
     assert ours == pytest.approx(kept_by_torch(network, batch), rel=KEPT_TOLERANCE)
 
 

@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 
 from saccade.errors import ConfigError
-from saccade.plan.scaling import Trial, extrapolate, fit, further, student, trial_of
+from saccade.plan.scaling import (
+    Trial,
+    extrapolate,
+    fit,
+    larger_points,
+    student_quantile,
+    trial_of,
+)
 from tests.helpers import GOLDEN
 
 SIZES, DATA = (1e5, 1e6, 1e7), (1e6, 1e7, 1e8)
@@ -55,8 +62,8 @@ def test_a_law_of_size_alone_and_of_data_alone() -> None:
     data = [Trial("run", 10**6, d, true_loss(1e6, d)) for d in (1e6, 1e7, 1e8, 1e9)]
     assert fit(data).alpha is None
     assert fit(data).floor == pytest.approx(1.5, abs=0.05)
-    assert further(data, None, None) == [(10**6, 1e10), (10**6, 1e11)]
-    assert further(data, 5e6, None) == [(5e6, 1e9)]
+    assert larger_points(data, None, None) == [(10**6, 1e10), (10**6, 1e11)]
+    assert larger_points(data, 5e6, None) == [(5e6, 1e9)]
 
 
 def test_too_few_runs_are_refused() -> None:
@@ -67,12 +74,12 @@ def test_too_few_runs_are_refused() -> None:
     with pytest.raises(ConfigError, match="all runs are of one size and saw as much"):
         fit([Trial("run", 1000, 1e7, 3.0)] * 4)
     with pytest.raises(ConfigError, match="--tokens 0: a number"):
-        further(trials(0.0), None, 0.0)
+        larger_points(trials(0.0), None, 0.0)
 
 
 def test_students_quantiles_are_those_of_the_tables() -> None:
     for freedom, value in ((1, 6.314), (2, 2.920), (5, 2.015), (30, 1.697)):
-        assert student(0.9, freedom) == pytest.approx(value, rel=2e-3)
+        assert student_quantile(0.9, freedom) == pytest.approx(value, rel=2e-3)
 
 
 def test_a_run_says_its_size_and_its_loss(tmp_path: Path) -> None:

@@ -189,3 +189,13 @@ def test_a_run_is_never_overwritten(tmp_path: Path) -> None:
         quietly(tmp_path / "gpt2", tmp_path / "run")
     with pytest.raises(SaccadeError, match="no such file"):
         quietly(tmp_path / "none", tmp_path / "other")
+
+
+def test_vectors_that_could_not_be_opened_again_are_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "v.txt").write_text("".join(f"w{i} 1 2\n" for i in range(2000)))
+    monkeypatch.setattr("saccade.runs.guard.JSON_MEMORY_BYTES", 1 << 10)
+    with pytest.raises(ConfigError, match="the vocabulary is too large to be loaded again"):
+        quietly(tmp_path / "v.txt", tmp_path / "run")
+    assert not (tmp_path / "run").exists()

@@ -11,7 +11,7 @@ import saccade
 from saccade.config import read_toml
 from saccade.data.lines import Example
 from saccade.errors import ConfigError, DataError
-from saccade.setup.prepare import whereabouts
+from saccade.setup.prepare import locate_examples
 from saccade.training.session import resume
 from tests.helpers import SMALL, same_weights
 
@@ -52,7 +52,7 @@ def test_the_configuration_names_what_was_learned_from(run):
     assert Path(path) == run.folder / "examples" / "train.jsonl"
     rows = [json.loads(line) for line in Path(path).read_text().splitlines()]
     assert rows == [{"1": a, "2": b} for a, b in PAIRS]
-    assert whereabouts(run.task, [0]) == {0: f"{path}:1"}
+    assert locate_examples(run.task, [0]) == {0: f"{path}:1"}
 
 
 def test_a_run_from_memory_can_be_resumed(run, tmp_path):
@@ -93,3 +93,32 @@ def test_rows_with_names_keep_them(tmp_path):
     assert run.evaluate(rows).keys() == run.evaluate().keys()
     with pytest.raises(DataError, match=r"example 2: the label 'odd' is not in the training data"):
         run.evaluate([rows[0], {"text": "a", "label": "odd"}])
+
+
+def test_a_folder_of_examples_that_is_there_is_not_touched(tmp_path):
+    mine = tmp_path / "run" / "examples" / "train.jsonl"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("mine")
+    with pytest.raises(ConfigError, match="has 'examples' in it, which a run would overwrite"):
+        train(PAIRS, tmp_path / "run")
+    assert mine.read_text() == "mine"
+
+
+def test_a_regression_on_columns_of_numbers_is_trained_from_memory_and_from_its_own_settings(
+    tmp_path,
+):
+    rows = [{"a": i / 9, "b": (i % 7) / 7, "y": i / 9 + (i % 7) / 7} for i in range(60)]
+    settings = {"train.steps": 2, "train.preflight": "off"}
+    run = saccade.train(rows, out=tmp_path / "r", task="regress", settings=settings, quiet=True)
+    assert run.config.data.vector == ("a", "b")
+    again = saccade.train(run.folder / "config.toml", out=tmp_path / "again", quiet=True)
+    assert same_weights(run.folder, again.folder)
+
+
+def test_the_first_row_of_a_series_in_memory_is_the_first_row(tmp_path):
+    rows = [(float(i % 9), float(i % 7)) for i in range(100)]
+    settings = {"train.steps": 1, "task.horizon": 2, "train.preflight": "off"}
+    saccade.train(rows, out=tmp_path / "run", task="forecast", settings=settings, quiet=True)
+    assert read_toml(tmp_path / "run" / "config.toml")["data"]["header"] is True
+    lines = (tmp_path / "run" / "examples" / "train.csv").read_text().splitlines()
+    assert len(lines) == 101  # with the header

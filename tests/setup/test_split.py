@@ -11,7 +11,7 @@ import pytest
 from saccade.config import Config
 from saccade.data.lines import Example
 from saccade.data.sources import examples
-from saccade.errors import DataError
+from saccade.errors import ConfigError, DataError
 from saccade.setup.choose import fill_config, gather, survey_and_fill
 from saccade.setup.prepare import prepare
 from saccade.setup.split import Split, is_dev
@@ -169,3 +169,21 @@ def test_the_dev_set_is_stable_and_of_its_share() -> None:
     assert chosen[:3] == [11, 20, 34]  # on every machine, in every version
     assert chosen != [i for i in range(10_000) if is_dev((f"line {i}",), 0.05, 2)]
     assert set(chosen) <= {i for i in range(10_000) if is_dev((f"line {i}",), 0.1, 1)}
+
+
+def test_a_label_of_a_source_that_training_lacks_is_not_in_the_cut(tmp_path: Path) -> None:
+    rows = [f"text {i}\t{'usual' if i % 6 else f'odd{i}'}\tein Text {i}" for i in range(300)]
+    path = write(tmp_path, rows, "train.tsv")
+    raw, where = gather(path, task="translate")
+    raw["task"] |= {"columns": {"2": {"kind": "label"}}}
+    raw["data"] |= {"source": [1, 2], "target": 3}
+    train, dev = both_sides(Split(fill_config(raw, where)[0]))
+    known = {row.source[1] for row in train}
+    assert dev
+    assert all(row.source[1] in known for row in dev)
+
+
+def test_a_tagger_reads_one_column(tmp_path: Path) -> None:
+    path = write(tmp_path, ["a b\tN V\tO O"] * 30, "train.tsv")
+    with pytest.raises(ConfigError, match=r"data.source: 'tag' reads one column"):
+        config_of(path, "tag", source=[1, 2], target=3)

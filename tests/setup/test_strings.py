@@ -7,7 +7,7 @@ import pytest
 
 import saccade
 from saccade.config import Config, EditDecoder, RecurrentDecoder
-from saccade.setup.choose import MAX_TO_EDIT, fill_config, gather
+from saccade.setup.choose import MANY_STRINGS, MAX_TO_EDIT, fill_config, gather
 from saccade.setup.survey import Survey
 
 STEMS = ["talk", "walk", "look", "jump", "play", "open", "turn", "call", "ask", "cook"]
@@ -56,6 +56,10 @@ def test_many_words_are_attended_to() -> None:
     assert defaults("translate", seen)["decoder"]["kind"] == "recurrent"
     seen.count -= 1
     assert defaults("translate", seen)["decoder"]["kind"] == "edit"
+    seen.count = MANY_STRINGS
+    many = defaults("translate", seen)
+    assert (many["encoder"]["dim"], many["decoder"]["dim"]) == (512, 512)
+    assert many["train"]["epochs"] == 35
 
 
 @pytest.mark.parametrize(

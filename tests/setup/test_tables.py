@@ -27,8 +27,8 @@ def test_a_run_from_csv_reads_csv(tmp_path):
     run = saccade.train(data, out=tmp_path / "run", quiet=True, settings=settings)
     assert (run.config.data.format, run.config.data.header) == ("csv", True)
     alone = write(tmp_path / "alone.csv", [(text,) for text, _ in rows])
-    assert run.reads(data)
-    assert run.reads(alone)
+    assert run.has_data_format(data)
+    assert run.has_data_format(alone)
     assert [*run.sources(data)] == [*run.sources(alone)] == [(text,) for text, _ in rows]
     other = write(tmp_path / "other.csv", [("label", "id", "text"), *((b, 7, a) for a, b in rows)])
     assert run.evaluate(data) == run.evaluate(other) == run.evaluate(rows)

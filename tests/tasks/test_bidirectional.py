@@ -9,11 +9,11 @@ import torch
 
 import saccade
 from saccade.errors import ConfigError
-from saccade.models.networks import Tagger, TwoWays
+from saccade.models.networks import BidirectionalLM, Tagger
 from saccade.nn.padded import Padded, pad
 from saccade.nn.recurrent import LayerMix, reversed_rows
 from saccade.runs import files
-from saccade.runs.start import TAKEN
+from saccade.runs.start import START_WEIGHTS
 from saccade.setup.choose import gather
 from saccade.training.session import fill
 from tests.helpers import corpus, run_through, settings
@@ -48,13 +48,13 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def sides(network: Any, rows: Padded) -> tuple[torch.Tensor, torch.Tensor]:
     with torch.inference_mode():
-        before, after = network.sides((rows,))
+        before, after = network.contexts((rows,))
         return network.head(before), network.head(after)
 
 
 def test_nothing_leaks_between_the_directions(run: Path) -> None:
     network = saccade.load(run).network
-    assert isinstance(network, TwoWays)
+    assert isinstance(network, BidirectionalLM)
     rows = pad(ROWS, 0)
     before, after = sides(network, rows)
     for row, length in enumerate(rows.lengths.tolist()):
@@ -122,7 +122,7 @@ def test_a_tagger_begins_with_both_and_mixes_their_layers(
     tagger, first = saccade.load(tmp_path / "tagger"), saccade.load(run).network
     assert isinstance(tagger.network, Tagger)
     now, then = files.weights_of(tagger.network), files.weights_of(first)
-    taken = files.read_tensors(tmp_path / "tagger" / TAKEN).keys()
+    taken = files.read_tensors(tmp_path / "tagger" / START_WEIGHTS).keys()
     assert taken == {name for name in then if name.startswith("encoder.")}
     assert all(torch.equal(now[name], then[name]) for name in taken) == (how == "frozen")
     assert float(now["encoder.body.mix.weights"].abs().max()) > 0

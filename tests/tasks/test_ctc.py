@@ -11,7 +11,7 @@ from saccade.config import parse
 from saccade.data.lines import Example
 from saccade.errors import ConfigError
 from saccade.metrics.text import similarity
-from saccade.models.ensembles import together
+from saccade.models.ensembles import build_ensemble
 from saccade.models.networks import Generator
 from saccade.runs.run import Run
 from saccade.tasks.task import Query, Request
@@ -69,7 +69,7 @@ def test_seeds_of_one_run_are_heard_as_members_given_beside_it(run: Run, tmp_pat
     assert second.monotone is not None
     nn.init.normal_(second.monotone.output.weight, 0.0, 3.0)  # its own say is another, and loud
     beside = run.predict(TEXTS, settings=TORCH, others=[other])
-    network = together([first, second])
+    network = build_ensemble([first, second])
     request = Request(run.config.decode.model_copy(update=TORCH))
     joined = run.task.predict(network, [Query((text,)) for text in TEXTS], request)
     assert said(joined) == said(beside)

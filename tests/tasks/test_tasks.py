@@ -4,16 +4,18 @@ from math import exp
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+import saccade
 from saccade import config as c
 from saccade.config import parse
 from saccade.data.corpora import Examples
 from saccade.data.fields import Text
 from saccade.data.lines import Example
 from saccade.errors import ConfigError, DataError
-from saccade.models.networks import Network, own_guesses
+from saccade.models.networks import Network, scheduled_inputs
 from saccade.nn.dropout import WordDropout
 from saccade.nn.padded import pad
 from saccade.runs.run import load
@@ -21,7 +23,8 @@ from saccade.setup.choose import fill_config, gather
 from saccade.setup.prepare import prepare
 from saccade.setup.survey import tag_separator
 from saccade.tasks.registry import load_task
-from saccade.tasks.task import Prediction, Query, Request, Task, in_batches
+from saccade.tasks.task import TOO_LONG, Prediction, Query, Request, Task, in_batches
+from saccade.tasks.translate import references_of
 from saccade.text.vocab import Specials
 from saccade.verify import verify
 from tests.helpers import corpus, run_through
@@ -207,9 +210,9 @@ def test_scheduled_sampling_replaces_a_share_by_guesses(tmp_path: Path) -> None:
     source = (pad([[5, 6, SPECIALS.eos]] * 50),)
     tokens = torch.tensor([[2, 5, 6, 7, 5]] * 50)
     memory = network.encode(source)  # type: ignore[union-attr,operator]
-    same = own_guesses(network, memory, tokens, 0.0)  # type: ignore[arg-type]
+    same = scheduled_inputs(network, memory, tokens, 0.0)  # type: ignore[arg-type]
     assert torch.equal(same, tokens)
-    mixed = own_guesses(network, memory, tokens, 1.0 - 1e-9)  # type: ignore[arg-type]
+    mixed = scheduled_inputs(network, memory, tokens, 1.0 - 1e-9)  # type: ignore[arg-type]
     assert torch.equal(mixed[:, 0], tokens[:, 0])
     with torch.inference_mode():
         decoder = network.decoder  # type: ignore[union-attr]
@@ -314,3 +317,35 @@ def test_blanks_around_a_target_are_not_errors(tmp_path: Path) -> None:
     row = Example(("abc",), f" {said}  ")
     found = task.evaluate(network, task.encode([row]), [row], quick=True)
     assert found["sequence_error"] == 0.0
+
+
+@pytest.mark.parametrize("task", ["classify", "tag"])
+def test_an_input_too_long_for_the_positions_costs_no_other_its_prediction(
+    task: str, tmp_path: Path
+) -> None:
+    settings = {"train.steps": 1, "data.max_len": 60, "train.preflight": "off"}
+    settings |= {"encoder": {"kind": "transformer", "dim": 16, "num_layers": 1, "num_heads": 2}}
+    settings |= {"encoder.positions": "learned", "encoder.max_positions": 64}
+    data = corpus(tmp_path, task)
+    run = saccade.train(data, task=task, out=tmp_path / "run", settings=settings, quiet=True)
+    texts = ["a b", " ".join("ab" * 100), "b a"]
+    first, second, third = run.predict(texts)
+    assert second.problem == TOO_LONG
+    assert second.text == ""
+    assert [first.text, third.text] == [run.predict(texts[i]).text for i in (0, 2)]
+
+
+def test_media_of_one_name_in_several_folders_are_different_dev_examples(tmp_path: Path) -> None:
+    for name, letter in (("one", "a"), ("two", "b")):
+        (tmp_path / name).mkdir()
+        for i in range(20):
+            np.save(tmp_path / name / f"{i}.npy", np.full(3, i, np.float32))
+        rows = "".join(f"{i}.npy\t{letter * (i % 3 + 1)}\n" for i in range(20))
+        (tmp_path / name / "list.tsv").write_text(rows)
+    lists = f"{tmp_path}/*/list.tsv"
+    raw, where = gather(lists, task="translate", dev=lists)
+    (tmp_path / "run").mkdir()
+    ready = prepare(fill_config(raw, where)[0], tmp_path / "run")
+    references = references_of(ready.dev_examples)
+    assert len(references) == 40
+    assert all(len(some) == 1 for some in references.values())

@@ -18,6 +18,7 @@ from saccade.runs.importing import import_run
 from saccade.runs.run import Run
 from saccade.runs.vectors import export_vectors
 from saccade.setup.choose import fill_config, gather
+from saccade.tasks.task import result_of
 from saccade.training.session import resume
 from tests.helpers import run_through, same_weights, until
 
@@ -84,6 +85,18 @@ def test_tests_of_vectors_are_read_and_scored(run: Run, tmp_path: Path) -> None:
     right = run.predict("cat dog saw").text == "axe"
     assert scores["questions"] == 100.0 * right == scores["questions: same"]
     assert run.evaluate(text(tmp_path))["loss"] < 3.5  # 6 log 2 is 4.2
+
+
+def test_a_special_token_is_no_answer_to_an_analogy(run: Run) -> None:
+    """Its vector is 0, which would be nearer than any word whose cosine is negative."""
+    task, _ = run.require_vectors()
+    directions = torch.tensor([[0.0, -1.0]]).repeat(task.target.size, 1)
+    directions[list(task.target.inventory.special)] = 0.0
+    question = {"cat": (1.0, 0.0), "dog": (0.0, 1.0), "saw": (1.0, 0.0), "axe": (0.6, -0.8)}
+    for word, direction in question.items():
+        directions[task.index(word)] = torch.tensor(direction)
+    scores = result_of(task.analogies(directions, Analogies("test", [(*question,)], [""])))
+    assert scores["test"] == 100.0
 
 
 def test_what_is_in_a_test_file_is_known_by_its_look(tmp_path: Path) -> None:

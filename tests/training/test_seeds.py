@@ -9,11 +9,11 @@ import pytest
 import torch
 
 import saccade
-from saccade.errors import CheckpointError, ConfigError
-from saccade.models.ensembles import together
+from saccade.errors import CheckpointError, ConfigError, DataError
+from saccade.models.ensembles import build_ensemble
 from saccade.models.networks import Classifier, Generator, Tagger
 from saccade.runs.folder import read_config
-from saccade.training.seeds import other_seeds
+from saccade.training.seeds import final_scores, other_seeds
 from tests.architectures import generator, network, source_batch
 from tests.helpers import corpus, same_weights
 
@@ -79,7 +79,7 @@ def test_a_network_with_itself_is_itself(kind: str) -> None:
     source = source_batch()
     if kind == "translate":
         one = generator("lstm", "lstm_additive_cell")
-        both = together([one, one])
+        both = build_ensemble([one, one])
         assert isinstance(both, Generator)
         tokens = torch.randint(5, 20, (3, 4))
         with torch.inference_mode():
@@ -90,7 +90,7 @@ def test_a_network_with_itself_is_itself(kind: str) -> None:
         assert isinstance(label, Classifier | Tagger)
         if kind == "tag":
             source = type(source)(source.values, source.lengths, (source.values > 0).cumsum(1) - 1)
-        pair = together([label, label])
+        pair = build_ensemble([label, label])
         assert isinstance(pair, Classifier | Tagger)
         with torch.inference_mode():
             alone, said = label.logits((source,)), pair.logits((source,))
@@ -113,3 +113,40 @@ def test_a_language_model_has_no_ensemble(tmp_path: Path) -> None:
     data = corpus(tmp_path, "language")
     with pytest.raises(ConfigError, match="seeds: an ensemble is for the tasks translate"):
         saccade.train(data, task="language", settings={"train.seeds": 2}, out=tmp_path / "run")
+
+
+def test_a_member_has_all_that_its_settings_name(tmp_path: Path) -> None:
+    (tmp_path / "only.txt").write_text("ab\nba\nabc\n")
+    settings = SETTINGS | TASKS["translate"] | {"train.seeds": 2, "train.steps": 2}
+    settings |= {"train.evaluate_every": 2, "decode.only": str(tmp_path / "only.txt")}
+    data = corpus(tmp_path, "translate")
+    saccade.train(data, out=tmp_path / "run", settings=settings, quiet=True).close()
+    assert (tmp_path / "run/members/2/permitted.txt").read_text() == "ab\nba\nabc\n"
+
+
+def test_scores_are_read_from_a_log_of_many_days(tmp_path: Path) -> None:
+    step = json.dumps({"event": "StepDone", "step": 1, "loss": 1.0}) + "\n"
+    end = json.dumps({"event": "Finished", "scores": {"loss": 0.5}, "stopped": False})
+    (tmp_path / "metrics.jsonl").write_text(step * 600_000 + end)  # 30 MB
+    assert final_scores(tmp_path) == {"loss": 0.5}
+
+
+def test_other_seeds_may_read_media_where_the_first_may(tmp_path: Path) -> None:
+    import numpy as np
+
+    (tmp_path / "arrays").mkdir()
+    (tmp_path / "table").mkdir()
+    for i in range(40):
+        np.save(tmp_path / "arrays" / f"{i}.npy", np.full(3, i % 2 + i / 100, np.float32))
+    rows = "".join(f"../arrays/{i}.npy\t{'ab'[i % 2]}\n" for i in range(40))
+    (tmp_path / "table" / "t.tsv").write_text(rows)
+    settings = {"data.root": str(tmp_path), "data.cache_mb": 0, "train.seeds": 2, "train.steps": 2}
+    settings |= {"train.evaluate_every": 2, "train.preflight": "off"}
+    run = tmp_path / "run"
+    saccade.train(tmp_path / "table" / "t.tsv", out=run, settings=settings, quiet=True).close()
+    assert (run / "members/2/model.safetensors").exists()
+    with saccade.load(run) as again:
+        with pytest.raises(DataError, match="outside the folder"):
+            again.evaluate()
+        again.root = str(tmp_path)
+        assert again.evaluate()["accuracy"] >= 0.0

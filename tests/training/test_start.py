@@ -15,7 +15,7 @@ from saccade.models.networks import Classifier, Generator
 from saccade.nn.padded import pad
 from saccade.runs import files
 from saccade.runs.folder import read_config
-from saccade.runs.start import TAKEN, first_weights
+from saccade.runs.start import START_WEIGHTS, first_weights
 from saccade.setup.choose import gather
 from saccade.setup.prepare import reopen
 from saccade.training.events import Noticed
@@ -123,7 +123,7 @@ def test_a_task_takes_over_the_parts_of_a_run_that_it_has(
     assert said[0].startswith(f"taken from {runs / name}: a vocabulary of ")
     assert f", {taken}" in said[0]
     assert any(line.startswith(f"new: {new}") for line in said) == bool(new)
-    kept, there = files.read_tensors(folder / TAKEN), weights(runs / name)
+    kept, there = files.read_tensors(folder / START_WEIGHTS), weights(runs / name)
     assert kept
     assert all(any(torch.equal(w, other) for other in there.values()) for w in kept.values())
 
@@ -135,7 +135,7 @@ def test_numbers_can_be_learned_by_an_encoder_of_words(runs: Path, tmp_path: Pat
     small = {"train.steps": 2, "train.processes": 1, "start.kind": "frozen"}
     out, base = tmp_path / "run", runs / "masked"
     run = saccade.train(path, task="regress", from_run=base, out=out, settings=small, quiet=True)
-    assert all(name.startswith("encoder.") for name in files.read_tensors(out / TAKEN))
+    assert all(name.startswith("encoder.") for name in files.read_tensors(out / START_WEIGHTS))
     assert float(run.predict("abc").text) > 0
 
 
@@ -184,7 +184,7 @@ def test_several_sources_begin_with_those_of_the_same_place(runs: Path, tmp_path
     run_through(fill(raw, where)[0], tmp_path / "first")
     config = tuned(tmp_path, "first", tmp_path, "translate", {"train": {"steps": 1}})
     run_through(config, tmp_path / "one")
-    kept, there = files.read_tensors(tmp_path / "one" / TAKEN), weights(tmp_path / "first")
+    kept, there = files.read_tensors(tmp_path / "one" / START_WEIGHTS), weights(tmp_path / "first")
     name = "encoder.stem.embedding.weight"
     assert torch.equal(kept[name], there["encoder.stems.0.embedding.weight"])
     tags = corpus(tmp_path, "inflect")  # from now on as many as there are letters
@@ -192,7 +192,7 @@ def test_several_sources_begin_with_those_of_the_same_place(runs: Path, tmp_path
     raw["start"] = {"run": str(tmp_path / "one")}
     config, _, _ = fill({key: raw[key] for key in ("data", "task", "train", "start")}, where)
     report(config, new_folder(config, tmp_path / "two"))
-    again = files.read_tensors(tmp_path / "two" / TAKEN)
+    again = files.read_tensors(tmp_path / "two" / START_WEIGHTS)
     assert torch.equal(again["encoder.stems.0.embedding.weight"], weights(tmp_path / "one")[name])
     task = saccade.load(tmp_path / "one").task
     assert read_task(tmp_path / "two").sources[1].size == task.sources[0].size
@@ -232,7 +232,7 @@ def test_what_is_frozen_stays_to_the_last_bit_and_costs_nothing(
 ) -> None:
     config = tuned(runs, "windows", tmp_path, "classify", **TUNINGS[how])
     run_through(config, tmp_path / "run")
-    kept, now = files.read_tensors(tmp_path / "run" / TAKEN), weights(tmp_path / "run")
+    kept, now = files.read_tensors(tmp_path / "run" / START_WEIGHTS), weights(tmp_path / "run")
     assert all(torch.equal(now[name], weight) for name, weight in kept.items())
     trainer = prepared(config, tmp_path / "other")
     first = files.weights_of(trainer.network)
@@ -257,7 +257,7 @@ def test_gradual_unfreezing_changes_the_groups_whose_turn_it_is(runs: Path, tmp_
     config = tuned(runs, "windows", tmp_path, "classify", kind="gradual", share=0.8)
     trainer = prepared(config, tmp_path / "run")
     source = batches(trainer)
-    kept = files.read_tensors(tmp_path / "run" / TAKEN)
+    kept = files.read_tensors(tmp_path / "run" / START_WEIGHTS)
     depths = depths_of(list(dict(trainer.network.named_parameters())), kept)
     assert sorted({*depths.values()}) == [0, 1, 2, 3, 4]  # a head, three layers, embeddings
     for progress, learned in ((0.0, 0), (0.19, 0), (0.2, 1), (0.59, 2), (0.61, 3), (0.8, 4)):
@@ -362,7 +362,7 @@ def test_a_run_with_adapters_can_be_started_from(runs: Path, tmp_path: Path) -> 
 def test_adapters_reach_a_decoder_that_searches(runs: Path, tmp_path: Path) -> None:
     config = tuned(runs, "transformer", tmp_path, "translate", **TUNINGS["lora"])
     run_through(config, tmp_path / "run")
-    kept, now = files.read_tensors(tmp_path / "run" / TAKEN), weights(tmp_path / "run")
+    kept, now = files.read_tensors(tmp_path / "run" / START_WEIGHTS), weights(tmp_path / "run")
     assert all(torch.equal(now[name], weight) for name, weight in kept.items())
     assert any(now[name].any() for name in now if name.endswith("cross.kv.widen"))
     assert all(law.passed is not False for law in verify(tmp_path / "run"))
@@ -423,7 +423,7 @@ def test_a_stranger_is_vetted(runs: Path, tmp_path: Path) -> None:
     run_through(config, tmp_path / "run", stop_after=1)
     shutil.rmtree(tmp_path / "run" / "checkpoints")
     huge = {"encoder.stem.embedding.weight": torch.zeros(9, 9)}
-    files.save_weights(tmp_path / "run" / TAKEN, huge)
+    files.save_weights(tmp_path / "run" / START_WEIGHTS, huge)
     with pytest.raises(CheckpointError, match="does not fit"):
         list(resume(tmp_path / "run"))
 
