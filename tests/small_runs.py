@@ -42,6 +42,8 @@ def small_task(
         raw["encoder"] = ENCODERS[encoder]
     if kind in ("translate", "language"):
         raw["decoder"] = DECODERS[decoder or ("gru_off" if kind == "language" else "transformer")]
+    if more.pop("copy", False):
+        raw["decoder"] = raw["decoder"] | {"copy": True}
     raw |= more
     config, _ = fill_config(raw, where)
     task = prepare(config, folder).task

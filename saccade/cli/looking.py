@@ -113,7 +113,7 @@ def compare(
     second: Annotated[Path, typer.Argument(help="The other run.", metavar="RUN")],
     data: Data,
     samples: Annotated[int, typer.Option(help="Bootstrap and randomisation samples.")] = 2000,
-    lines: Annotated[int, typer.Option(help="Show the N lines that differ most.")] = 10,
+    lines: Annotated[int, typer.Option(help="Show the N lines that differ most.", min=0)] = 10,
     out: Annotated[Path | None, typer.Option(help="A .html or .json to write.")] = None,
     settings: DecodeSettings = None,
     as_json: AsJson = False,

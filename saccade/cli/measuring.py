@@ -83,14 +83,16 @@ def score(
     """
     from math import exp
 
+    from saccade.errors import ConfigError
     from saccade.runs.machine import tune_malloc
     from saccade.runs.run import load
 
     end_quietly()
     tune_malloc()
     total, tokens = 0.0, 0
+    if wanted := decode_settings(settings, None, False):
+        raise ConfigError(f"--set decode.{min(wanted)}: to score is not to search: leave it out")
     model = load(run)
-    decode_settings(settings, None, False)
     model.root = media_root(settings)
     numbers = model.config.task.target_type == "numbers"
     unit, rate = ("rows", "nats") if numbers else ("tokens", "perplexity")
@@ -116,7 +118,7 @@ def exact(
     order: Annotated[
         str, typer.Option(help="Search order: depth (depth-first) or best (best-first).")
     ] = "depth",
-    limit: Annotated[int | None, typer.Option(help="Search the first N lines only.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Search the first N lines only.", min=1)] = None,
     settings: DecodeSettings = None,
     as_json: AsJson = False,
 ) -> None:

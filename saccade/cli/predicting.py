@@ -145,6 +145,10 @@ def predict(
         invalid |= {
             "--number": number,
             "--stream": stream,
+            "--shard": shard,
+            "--fill": fill,
+            "--neighbours": neighbours,
+            "--analogy": " ".join(analogy or ()),
             "--details": details,
             "--nbest": nbest > 1 and not sample,
         }

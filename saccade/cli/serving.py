@@ -1,6 +1,7 @@
 """The command that serves runs over HTTP: serve."""
 
 import os
+from math import isfinite
 from pathlib import Path
 from typing import Annotated
 
@@ -49,11 +50,18 @@ def serve(
     from saccade.serve.running import read_key, run_server
     from saccade.serve.settings import ServeSettings
 
-    key = read_key(key_file) if key_file else os.environ.get(KEY_VARIABLE, "")
+    if not isfinite(body_mb):
+        raise ConfigError(f"--body-mb {body_mb:g}: a number of MB is needed, as in --body-mb 2")
+    key = read_key(key_file) if key_file else os.environ.get(KEY_VARIABLE)
+    if key is not None and not key.strip():
+        where = f"--key-file {key_file}" if key_file else KEY_VARIABLE
+        raise ConfigError(
+            f"{where}: there is no key in it: write one of 8 or more characters, or leave it out"
+        )
     settings = ServeSettings(
         host=host,
         port=port,
-        key=key,
+        key=key or "",
         names=tuple(allow_host or ()),
         max_waiting=waiting,
         seconds=seconds,

@@ -6,8 +6,9 @@ and ablation need nothing else.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import accumulate, pairwise
@@ -18,6 +19,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from saccade.errors import DataError
 from saccade.models.encoders import EarlyFusion, Encoder, LateFusion
 from saccade.models.forecaster import AnyForecaster, Forecaster
 from saccade.models.networks import Classifier, Generator, Regressor, Tagger, TokenPredictor
@@ -29,6 +31,45 @@ from saccade.tasks.task import device_of
 Vectors = tuple[Float[Tensor, "K S D"], ...]  # of each source
 MAX_POSITIONS = 8192  # of input and output in one pass
 GREY = 127  # of a blank picture
+
+# of whoever waits for a view, as a server's client; None where nobody can go away
+stopped: ContextVar[Callable[[], bool] | None] = ContextVar("stopped", default=None)
+max_outputs: ContextVar[int | None] = ContextVar("max_outputs", default=None)  # of a case
+
+
+class StoppedError(Exception):
+    """Nobody waits for the view any more."""
+
+
+class TooLargeError(DataError):
+    """An output with more parts than may be looked into."""
+
+
+def go_on() -> None:
+    """StoppedError if nobody waits any more: asked between the passes of a view that takes many."""
+    cancelled = stopped.get()
+    if cancelled is not None and cancelled():
+        raise StoppedError
+
+
+@contextmanager
+def stopped_by(cancelled: Callable[[], bool]) -> Iterator[None]:
+    """While the block runs, views and their searches end when this is true."""
+    token = stopped.set(cancelled)
+    try:
+        yield
+    finally:
+        stopped.reset(token)
+
+
+@contextmanager
+def at_most(outputs: int) -> Iterator[None]:
+    """While the block runs, no case has more outputs."""
+    token = max_outputs.set(outputs)
+    try:
+        yield
+    finally:
+        max_outputs.reset(token)
 
 
 class Case(ABC):
@@ -49,6 +90,12 @@ class Case(ABC):
 
         `outputs` are the names of the output's parts, `read` those of a decoder's inputs.
         """
+        most = max_outputs.get()
+        if most is not None and len(outputs) > most:
+            raise TooLargeError(
+                f"the output has {len(outputs):,} tokens: views are of {most:,} at most; shorten "
+                "the input or the target, or set max_len"
+            )
         self.network = network
         self.sources = sources  # one row
         self.outputs = outputs

@@ -1,6 +1,7 @@
 """What `saccade inspect` shows: the requested views, and their files."""
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -75,7 +76,7 @@ def default_view(shown: Sequence[str], options: Mapping[str, Any]) -> list[str]:
 def _view(run: Run, item: Any, kind: str, options: Any, decode: Mapping[str, Any]) -> View:
     own = {name: value for name, value in options.items() if name in OPTIONS[kind]}
     searched = decode if kind in SEARCHED and isinstance(run.task, GeneratingTask) else {}
-    if isinstance(run.task, Forecast) and Path(item).is_file():
+    if isinstance(run.task, Forecast) and os.path.isfile(item):  # False for a long text, too
         item = Path(item)
     return view(run, item, kind, settings=searched, **own)
 

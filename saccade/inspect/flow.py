@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from saccade.inspect.case import Case, differentiable
+from saccade.inspect.case import Case, differentiable, go_on
 from saccade.inspect.packing import matrix, numbers
 from saccade.inspect.saliency import check_position, gradient
 from saccade.models.decoders import RecurrentDecoder
@@ -132,11 +132,13 @@ def state_gradients(
         columns = inputs.clone().unbind(1)
         states, current = [], tuple(part.clone() for part in state)
         for column in columns:
+            go_on()
             current = tuple(part.detach() for part in run_cell(layer, column, current))
             states.append(current)
         # v dh_t/dh_i = (v dh_t/dh_{i+1}) dh_{i+1}/dh_i, for all rows t > i at once
         back = [inputs.new_zeros(len(rows), K, width) for _ in state]
         for i in range(T - 1, -1, -1):
+            go_on()
             if i in rows:
                 back[0][rows.index(i)] = probes
                 norms[rows.index(i), i] = 1.0

@@ -11,16 +11,18 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from saccade.errors import ConfigError
-from saccade.inspect.case import Case, LanguageModelCase, grouped
+from saccade.inspect.case import Case, LanguageModelCase, go_on, grouped
 from saccade.inspect.packing import bytes_of, matrix, number, numbers
 from saccade.models.decoders import Decoder
 from saccade.models.heads import Pooled
 from saccade.nn.attention import Attention, CrossAttention, SelfAttention
 from saccade.nn.edits import Edits
+from saccade.nn.pointer import Pointer
 from saccade.nn.watch import over_time, watch
 
-Type = Literal["self", "cross", "recurrent", "pool"]
+Type = Literal["self", "cross", "recurrent", "pool", "copy"]
 THUMB_SIZE = 24  # rows and columns of a thumbnail of a map
+CLOSED = -1e4  # log-odds of copying at which nothing is copied
 MAX_FLOAT_CELLS = 1 << 24  # of all maps of an input; more are stored in half precision
 
 
@@ -159,6 +161,8 @@ def describe(case: Case, path: str, maps: Float[Tensor, "H T S"]) -> Module:
             return Module(path, "self", "source", "source", start, start, maps)
         case Pooled():
             return Module(path, "pool", "output", "source", 0, 0, maps)
+        case Pointer():
+            return Module(path, "copy", "target", "source", 0, 0, maps)
         case _:
             raise AssertionError(f"no attention in {path}")
 
@@ -199,13 +203,14 @@ def importance(case: Case, module: Module) -> list[float | None]:
     """For each head log p of the output minus log p without the head.
 
     Michel et al. 2019, arxiv.org/abs/1905.10650. The output of a head is replaced by zeros; a
-    pool's only head is replaced by uniform weights.
+    pool's only head is replaced by uniform weights, and a pointer copies nothing.
     """
     heads, rows, drops = len(module.maps), case.rows_at_once, []
     attention = case.network.get_submodule(module.path)
     with torch.inference_mode():
         full = float(case.forward(1).sum())
         for start in range(0, heads, rows):
+            go_on()
             chunk = list(range(start, min(start + rows, heads)))
             with without(attention, chunk, heads):
                 ablated = case.forward(len(chunk)).sum(-1)
@@ -226,6 +231,9 @@ def without(attention: nn.Module, heads: list[int], of: int) -> Iterator[None]:
     def zero(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
         return torch.zeros_like(output)
 
+    def close(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
+        return torch.full_like(output, CLOSED)
+
     with ExitStack() as stack:
         match attention:
             case SelfAttention() | CrossAttention():
@@ -234,6 +242,8 @@ def without(attention: nn.Module, heads: list[int], of: int) -> Iterator[None]:
                 stack.callback(attention.score.register_forward_hook(zero).remove)
             case Edits():  # it still moves over the source, with keys of zeros
                 stack.callback(attention.key.register_forward_hook(zero).remove)
+            case Pointer():  # all is generated
+                stack.callback(attention.gate.register_forward_hook(close).remove)
             case _:
                 stack.callback(attention.register_forward_hook(zero).remove)
         yield

@@ -21,6 +21,8 @@ from saccade.inspect.case import (
     MaskedCase,
     NumbersCase,
     SeriesCase,
+    go_on,
+    stopped,
 )
 from saccade.models.forecaster import AnyForecaster, StepForecaster
 from saccade.models.networks import Classifier, Generator, Regressor, Tagger, TokenPredictor
@@ -124,11 +126,12 @@ def searched(
     assert isinstance(task, GeneratingTask)
     assert isinstance(network, Generator)
     request = task.with_permitted(run.request(settings=settings, details=details))
-    query = Query(source_of(run, item), 0, prefix)
+    query = Query(source_of(run, item), 0, prefix, stopped=stopped.get())
     (encoded,) = task.encode_queries([query], request)
     (found,) = task.search(network, [encoded], request)
     if found.problem:
         raise DataError(found.problem)
+    go_on()  # a search that was stopped has the beginning of an output
     (answer,) = task.to_text([encoded], [found], request)
     return Searched(encoded, request, found, answer.text)
 

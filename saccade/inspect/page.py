@@ -54,7 +54,7 @@ def page(view: View | Sequence[View], title: str = "") -> str:
     ]
     for one in views:
         parts.append(
-            f"<section><h2>{heading(one['kind'])}</h2>{body(one)}{download(one)}</section>"
+            f"<section><h2>{heading(one['kind'])}</h2>{body(one)}{_note(one)}{download(one)}</section>"
         )
     parts.append("</body></html>")
     return "\n".join(parts) + "\n"
@@ -331,6 +331,10 @@ def _tokens(view: View) -> str:
         rows.append(f"<tr><td>{token(one['text'])}</td><td>{log_p}</td><td>{others}</td></tr>")
     head = "<tr><th>token</th><th>log p (nats)</th><th>likeliest here</th></tr>"
     return "".join([*parts, f'<div class="wide"><table>{head}{"".join(rows)}</table></div>'])
+
+
+def _note(view: View) -> str:
+    return f"<p class=faint>{escaped(view['network'])}</p>" if "network" in view else ""
 
 
 def _saliency(view: View) -> str:

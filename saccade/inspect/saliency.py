@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from saccade.errors import ConfigError
-from saccade.inspect.case import Case, Vectors, differentiable
+from saccade.inspect.case import Case, Vectors, differentiable, go_on
 from saccade.inspect.packing import number, numbers
 
 Method = Literal["gradient", "integrated", "occlusion"]
@@ -55,6 +55,7 @@ def check_position(case: Case, position: int | None) -> None:
 
 def explained(case: Case, vectors: Vectors | None, position: int | None) -> Float[Tensor, "K"]:
     """The number that is explained, for each row of vectors."""
+    go_on()
     if vectors is None:
         with torch.inference_mode():
             scores = case.scores()

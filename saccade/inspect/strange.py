@@ -67,8 +67,12 @@ def inputs_in(run: Run, path: str) -> list[tuple[str, ...]]:
     try:
         rows = [row.source for row in run.rows(path)]
     except DataError:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            lines = [line.rstrip("\r\n") for line in file]
+        try:
+            with open(path, encoding="utf-8", errors="replace") as file:
+                lines = [line.rstrip("\r\n") for line in file]
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise DataError(f"{path}: {reason}; name a file with an input in each line") from None
         rows = [run.source_of(line) for line in lines if line.strip()]
     if not rows:
         raise DataError(f"{path}: holds no input")

@@ -16,7 +16,8 @@ MAX_ROWS = 60
 
 def text_of(view: View) -> str:
     """A view as lines of text."""
-    return "\n".join(_lines(view))
+    note = [view["network"]] if "network" in view else []
+    return "\n".join([*_lines(view), *note])
 
 
 def _lines(view: View) -> list[str]:

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from saccade.errors import ConfigError, DataError
-from saccade.inspect.case import GeneratedCase, LanguageModelCase
+from saccade.inspect.case import GeneratedCase, LanguageModelCase, go_on
 from saccade.inspect.opening import (
     Item,
     Settings,
@@ -137,6 +137,7 @@ def _masked(run: Run, task: Fill, item: Item, target: str, count: int) -> dict[s
         raise DataError("the vocabulary has no token of this text: there is nothing to predict")
 
     def gold_and_log_probs(logits: Tensor, gold: Tensor) -> Tensor:
+        go_on()
         return torch.cat([gold[:, None].float(), logits.log_softmax(-1)], 1)
 
     budget = run.config.decode.batch_tokens

@@ -10,6 +10,7 @@ from saccade.data.pictures import PictureField
 from saccade.data.sounds import SoundField
 from saccade.errors import ConfigError
 from saccade.inspect.beams import tree
+from saccade.inspect.case import Case
 from saccade.inspect.flow import flow
 from saccade.inspect.maps import attention_maps
 from saccade.inspect.media import caption_view, forecast_view, speech_view
@@ -18,10 +19,12 @@ from saccade.inspect.saliency import saliency
 from saccade.inspect.tables import embeddings, encodings, positions
 from saccade.inspect.tokens import labels, tokens
 from saccade.models.decoders import RecurrentDecoder
+from saccade.models.ensembles import ClassifierEnsemble, GeneratorEnsemble, TaggerEnsemble
 from saccade.models.heads import Pooled
 from saccade.models.networks import Generator
 from saccade.nn.attention import Attention, CrossAttention, SelfAttention
 from saccade.nn.edits import Edits
+from saccade.nn.pointer import Pointer
 from saccade.nn.stems import Embedding
 from saccade.runs.run import Run
 from saccade.tasks.forecast import Forecast
@@ -58,6 +61,7 @@ OPTIONS: dict[str, set[str]] = {
     "positions": {"length", "part"},
     "embeddings": {"word", "n", "points"},
 }
+SHARED = {"seed", "length"}  # names of settings of the search, too
 SEARCHED = (
     "attention",
     "tree",
@@ -101,7 +105,7 @@ def attends(network: nn.Module) -> bool:
     if isinstance(network, RecurrentDecoder):
         return network.attention is not None
     return any(
-        isinstance(module, SelfAttention | CrossAttention | Attention | Edits)
+        isinstance(module, SelfAttention | CrossAttention | Attention | Edits | Pointer)
         or (isinstance(module, Pooled) and module.pool == "attention")
         for module in network.modules()
     )
@@ -115,15 +119,25 @@ def view(run: Run, item: Item, kind: str, /, **options: Any) -> View:
     """
     if kind not in OPTIONS:
         raise ConfigError(f"no view {kind!r}: choose one of {', '.join(get_args(Kind))}")
-    options = dict(options.pop("settings", None) or {}) | options
+    own, settings = sorted_options(run, kind, dict(options.pop("settings", None) or {}) | options)
+    with evaluating(run.network):
+        return _computed(run, item, kind, own, settings)
+
+
+def sorted_options(run: Run, kind: str, options: View) -> tuple[View, View]:
+    """The options of a kind of view, and those of its search; ConfigError for what is neither."""
     own = {name: value for name, value in options.items() if name in OPTIONS[kind]}
     settings = {name: value for name, value in options.items() if name not in OPTIONS[kind]}
     searches = kind in SEARCHED and isinstance(run.task, GeneratingTask)
-    if settings and not searches:
+    foreign = (set().union(*OPTIONS.values()) - SHARED) & set(settings)
+    if foreign or (settings and not searches):
         known = ", ".join(sorted(OPTIONS[kind])) or "none"
-        raise ConfigError(f"{min(settings)}: no option of the view '{kind}'; its options: {known}")
-    with evaluating(run.network):
-        return _computed(run, item, kind, own, settings)
+        raise ConfigError(
+            f"{min(foreign or settings)}: no option of the view '{kind}'; its options: {known}"
+        )
+    if settings:
+        run.request(settings=settings)
+    return own, settings
 
 
 def _computed(run: Run, item: Item, kind: str, own: View, settings: View) -> View:
@@ -150,11 +164,28 @@ def _computed(run: Run, item: Item, kind: str, own: View, settings: View) -> Vie
             maps = attention_maps(case, own.pop("ablate", False))
             return maps.view(**own)
         case "saliency":
-            return saliency(case, **own)
+            note = use_one_network(case)
+            return saliency(case, **own) | note
         case _:
             if own.pop("untrained", False):
                 case.network = run.task.build().to(next(run.network.parameters()).device).eval()
-            return flow(case, **own)
+            note = use_one_network(case)
+            return flow(case, **own) | note
+
+
+def use_one_network(case: Case) -> View:
+    """Of an ensemble only the first member scores the case, which the returned note says.
+
+    Each member has vectors of its own for the positions: there is none that stands for all.
+    """
+    match case.network:
+        case GeneratorEnsemble(members=members) | ClassifierEnsemble(members=members):
+            case.network = members[0]
+        case TaggerEnsemble(members=members):
+            case.network = members[0]
+        case _:
+            return {}
+    return {"network": f"by the first of the {len(members)} networks of the ensemble"}
 
 
 @contextmanager

@@ -40,8 +40,16 @@ class Plan:
         return sum(self.parts.values())
 
     @property
+    def steps(self) -> float | None:
+        """Those of the run: fewer than set, where a time limit ends it before."""
+        steps, timing = self.subject.steps, self.timing
+        if steps is None or timing.run is None or timing.run >= timing.step * steps:
+            return steps
+        return timing.run / timing.step
+
+    @property
     def run_flops(self) -> float | None:
-        return None if self.subject.steps is None else self.subject.steps * self.flops.step
+        return None if self.steps is None else self.steps * self.flops.step
 
     def record(self) -> dict[str, Any]:
         """The plan as JSON."""
@@ -54,10 +62,10 @@ class Plan:
             "flops": asdict(self.flops) | {"step": self.flops.step, "run": self.run_flops},
             "memory": asdict(self.memory) | {"static": self.memory.static},
             "caches": None if self.caches is None else asdict(self.caches),
-            "steps": subject.steps,
+            "steps": self.steps,
             "tokens": {
                 "step": subject.tokens,
-                "run": None if subject.steps is None else subject.steps * subject.tokens,
+                "run": None if self.steps is None else self.steps * subject.tokens,
             },
             "batch": {"said" if key == "targets" else key: n for key, n in batch._asdict().items()}
             | {"rows_that_fit": self.rows_that_fit, "rows_checkpointed": self.rows_checkpointed},

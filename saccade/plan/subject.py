@@ -36,6 +36,7 @@ MAX_DATA_BYTES = 1 << 26  # of training files that are read: more would take a w
 SAMPLED_BATCHES = 24  # of an epoch, whose shapes represent all
 ASSUMED_POSITIONS = 32  # of a source or a target, without data
 ASSUMED_LABELS = 2
+PRESET_TRAIN = {"steps", "minutes", "batch_tokens", "optimizer", "average"}  # of a published size
 T5_TARGET = 114  # target tokens of a T5 for 512 source tokens
 
 
@@ -95,25 +96,42 @@ def _of_preset(name: str, settings: Sequence[str]) -> Subject:
     config = _preset_config(name, paper.context, settings)
     ids = Inventory(published.rows, Specials().ids)
     network = build_meta(config, [] if published.kind == "language" else [ids], ids)
-    T = paper.context
+    T, train = _context_of(config), config.train
     match published.kind:
         case "language":
             shape, row = Shape(1, (), T, T), T
         case "translate" if name.startswith("transformer"):
             shape, row = Shape(1, (T,), T, T), 2 * T
         case "translate":
-            target = T5_TARGET if name.startswith("t5") else T
+            target = min(T5_TARGET, T) if name.startswith("t5") else T
             shape, row = Shape(1, (T,), target, target), T
         case _:
             targets = T if name == "elmo" else round(0.15 * T)
             shape, row = Shape(1, (T,), T, targets), T
-    batches = paper.batch / row if paper.batch else 1.0
-    steps = paper.tokens / paper.batch if paper.tokens and paper.batch else None
+    given = "batch_tokens" in _given_train(settings)
+    tokens = float(train.batch_tokens) if given else paper.batch or float(row)
+    steps = paper.tokens / tokens if paper.tokens else None
+    steps = float(train.steps) if train.steps else steps
     notes = [f"memory is of one sequence of {T:,} positions at a time"]
     if name.startswith("transformer"):
         notes.append(f"sentences of {T} tokens are assumed")
-    tokens = paper.batch or float(row)
-    return Subject(name, config, network, [shape], batches, steps, tokens, tuple(notes), paper)
+    return Subject(name, config, network, [shape], tokens / row, steps, tokens, tuple(notes), paper)
+
+
+def _context_of(config: c.Config) -> int:
+    """The positions of a sequence."""
+    match config.task:
+        case c.LanguageModel() | c.Pretrain():
+            return config.task.context
+        case _:
+            return config.data.max_len
+
+
+def _given_train(settings: Sequence[str]) -> set[str]:
+    raw: dict[str, Any] = {}
+    for setting in settings:
+        c.assign_text(raw, setting)
+    return set(raw.get("train", {}))
 
 
 def _preset_config(name: str, context: int, settings: Sequence[str]) -> c.Config:
@@ -127,7 +145,13 @@ def _preset_config(name: str, context: int, settings: Sequence[str]) -> c.Config
     raw: dict[str, Any] = {"task": task, "data": {"max_len": context}, **published.tables}
     for setting in settings:
         c.assign_text(raw, setting)
-    return c.parse(raw, name)
+    config = c.parse(raw, name)
+    if useless := _given_train(settings) - PRESET_TRAIN:
+        raise ConfigError(
+            f"--set train.{min(useless)}: has no effect on the plan of a published size: leave it "
+            f"out; of train there are {', '.join(sorted(PRESET_TRAIN))}"
+        )
+    return config
 
 
 # --- a configuration ------------------------------------------------------------------------------

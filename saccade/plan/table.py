@@ -1,7 +1,7 @@
 """A plan as text: size, time, memory and cost."""
 
 from collections.abc import Iterator, Sequence
-from math import exp
+from math import exp, isclose
 
 from saccade.plan.layout import USABLE
 from saccade.plan.report import Plan
@@ -26,11 +26,12 @@ def lines(plan: Plan) -> Iterator[str]:
     yield _row("a step", f"{amount(flops.step)}FLOPs", f"{subject.tokens:,.0f} tokens; {share}")
     yield _row("  forward", f"{amount(flops.forward)}FLOPs")
     yield _row("  backward", f"{amount(flops.backward)}FLOPs")
-    if plan.run_flops is not None and subject.steps is not None:
-        detail = f"{subject.steps:,.0f} steps, {amount(subject.steps * subject.tokens)}tokens"
+    if plan.run_flops is not None and plan.steps is not None:
+        tokens = plan.steps * subject.tokens
+        detail = f"{plan.steps:,.0f} steps, {amount(tokens)}tokens"
         yield _row("the run", f"{plan.run_flops:.3g} FLOPs", detail)
-        if paper and paper.compute:
-            rule = 6 * plan.parameters * subject.steps * subject.tokens
+        if paper and paper.compute and paper.tokens and isclose(tokens, paper.tokens):
+            rule = 6 * plan.parameters * tokens
             detail = f"6 x parameters x tokens are {rule:.3g}"
             yield _row("  published", f"{paper.compute:.3g} FLOPs", detail)
     yield ""

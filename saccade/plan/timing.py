@@ -61,9 +61,10 @@ def estimated(
 def _timing(
     subject: Subject, step: float, hardware: Hardware, devices: int, measured: bool = False
 ) -> Timing:
-    run = None if subject.steps is None else step * subject.steps
-    if run is None and subject.config.train.minutes:
-        run = 60.0 * subject.config.train.minutes
+    limits = [] if subject.steps is None else [step * subject.steps]
+    if subject.config.train.minutes:
+        limits.append(60.0 * subject.config.train.minutes)
+    run = min(limits, default=None)
     cost = None
     if run is not None and hardware.price is not None:
         cost = run / 3600 * devices * hardware.price

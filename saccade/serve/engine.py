@@ -3,7 +3,8 @@
 The queue is bounded in requests and in tokens. A batch takes the oldest job and all compatible ones
 (same run, same search settings), up to a budget of tokens; it never waits to fill up. A request
 with many inputs goes to the back of the queue after each batch. Streams advance by one token after
-each batch. A cancelled job is dropped from the queue, or ends at the next token if it is running.
+each batch. A cancelled job is dropped from the queue, or ends at the next token if it is running; a
+view ends between two of its passes.
 """
 
 import itertools
@@ -18,6 +19,7 @@ from time import monotonic
 from typing import Any, Protocol, TypeAlias
 
 from saccade.errors import SaccadeError
+from saccade.inspect.case import StoppedError, stopped_by
 from saccade.serve.refusals import RequestError, refusal_of
 from saccade.tasks.pieces import Piece
 from saccade.tasks.task import Prediction, Query, Request
@@ -260,7 +262,10 @@ class Engine:
         match batch[0][0]:
             case Call() as call:
                 try:
-                    _set_result(call.future, call.function())
+                    with stopped_by(call.cancelled):
+                        _set_result(call.future, call.function())
+                except StoppedError:
+                    _fail(call, call.deadline_error())
                 except Exception as error:
                     _fail(call, error)
             case Stream():

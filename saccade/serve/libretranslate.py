@@ -2,21 +2,23 @@
 
 from collections.abc import Iterator
 from itertools import islice
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 from urllib.parse import parse_qs
 
 from fastapi import APIRouter
 from fastapi import Request as HttpRequest
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from saccade.data.fields import Text as TextField
 from saccade.serve.native import Text, answers
 from saccade.serve.refusals import RequestError, problem_with
 from saccade.serve.served import Served
 from saccade.serve.service import Service
+from saccade.serve.settings import MAX_FIELDS
 from saccade.tasks.task import Prediction
 
 AUTO = "auto"
+Texts = TypeVar("Texts", str, list[str])
 Language = Annotated[str, Field(max_length=40)]
 
 
@@ -26,8 +28,20 @@ class LibreTranslateBody(BaseModel):
     api_key: str | None = None  # checked by the middleware
 
 
+def with_newlines(texts: Texts) -> Texts:
+    """The same with \\n at the end of each line: no vocabulary has \\r."""
+    if isinstance(texts, str):
+        return texts.replace("\r\n", "\n").replace("\r", "\n")
+    return [with_newlines(text) for text in texts]
+
+
+Queries = Annotated[
+    Text | Annotated[list[Text], Field(min_length=1, max_length=256)], AfterValidator(with_newlines)
+]
+
+
 class TranslateBody(LibreTranslateBody):
-    q: Text | Annotated[list[Text], Field(min_length=1, max_length=256)]
+    q: Queries
     source: Language = AUTO
     target: Language
     format: Literal["text", "html"] = "text"
@@ -35,7 +49,7 @@ class TranslateBody(LibreTranslateBody):
 
 
 class DetectBody(LibreTranslateBody):
-    q: Text | Annotated[list[Text], Field(min_length=1, max_length=256)]
+    q: Queries
 
 
 SCHEMAS = {
@@ -188,7 +202,8 @@ async def body_of(http: HttpRequest, model: type[LibreTranslateBody]) -> LibreTr
     kind = http.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "application/x-www-form-urlencoded":
         try:
-            fields = parse_qs((await http.body()).decode(), max_num_fields=300, strict_parsing=True)
+            form = (await http.body()).decode()
+            fields = parse_qs(form, max_num_fields=MAX_FIELDS, strict_parsing=True)
         except ValueError:
             raise RequestError(422, "malformed", "the body is not a form", "body") from None
         value = {name: values if len(values) > 1 else values[0] for name, values in fields.items()}

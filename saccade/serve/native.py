@@ -13,9 +13,10 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 from starlette.responses import StreamingResponse
 
 from saccade.data.detect import is_media
+from saccade.inspect.case import TooLargeError, at_most
 from saccade.inspect.maps import AttentionMaps, attention_maps
 from saccade.inspect.opening import open_case
-from saccade.inspect.view import WITHOUT_INPUT, evaluating, view
+from saccade.inspect.view import WITHOUT_INPUT, evaluating, sorted_options, view
 from saccade.runs.run import Run
 from saccade.serve.engine import Predict, Stream
 from saccade.serve.refusals import RequestError, problem_with
@@ -320,11 +321,20 @@ def prompt_of(served: Served, item: Item) -> str:
 
 
 def view_of(service: Service, served: Served, item: Item, body: InspectBody) -> dict[str, Any]:
-    """A view of an input; called by the worker."""
+    """A view of an input; called by the worker. RequestError if its output is too large."""
+    try:
+        with at_most(service.settings.max_view_tokens):
+            return _view_of(service, served, item, body)
+    except TooLargeError as error:
+        raise RequestError(413, "too_large", str(error), "options") from None
+
+
+def _view_of(service: Service, served: Served, item: Item, body: InspectBody) -> dict[str, Any]:
     settings = body.options.model_extra or {}
     options = body.options.model_dump(exclude_unset=True, exclude=set(settings))
     if body.kind != "attention":
         return view(served.run, item, body.kind, settings=settings, **options)
+    options, settings = sorted_options(served.run, body.kind, settings | options)
     thumbs = options.pop("thumbs", True)
     selected = {name: options.pop(name) for name in SELECTORS if name in options}
     key = json.dumps([served.name, body.input, options, settings], sort_keys=True)

@@ -21,6 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from saccade.serve.refusals import RequestError, client_gone
 from saccade.serve.service import Service
+from saccade.serve.settings import MAX_FIELDS
 
 log = logging.getLogger("saccade.serve")
 
@@ -148,8 +149,7 @@ class Gate:
         if scope["path"] in KEY_IN_BODY:
             key = key_of(headers)
             if not key and kind == "application/x-www-form-urlencoded":
-                fields = parse_qs(body.decode(errors="replace"), max_num_fields=100)
-                key = fields.get("api_key", [""])[0]
+                key = key_in_form(bytes(body))
             elif not key and isinstance(value, dict):
                 key = str(value.get("api_key") or "")
             self._check_key(key)
@@ -205,6 +205,16 @@ def key_of(headers: Headers) -> str:
         except (binascii.Error, ValueError):
             return ""
     return ""
+
+
+def key_in_form(body: bytes) -> str:
+    """The key in a form; RequestError if it has too many fields."""
+    try:
+        fields = parse_qs(body.decode(errors="replace"), max_num_fields=MAX_FIELDS)
+    except ValueError:
+        message = f"the form has more than {MAX_FIELDS} fields: send less at once"
+        raise RequestError(422, "malformed", message, "body") from None
+    return fields.get("api_key", [""])[0]
 
 
 def is_page(path: str) -> bool:

@@ -34,6 +34,7 @@ from saccade.serve.settings import ServeSettings
 from saccade.tasks.classify import Classify
 from saccade.tasks.forecast import Forecast
 from saccade.tasks.generate import (
+    EncodedQuery,
     GeneratingTask,
     hypotheses_of,
     length_of,
@@ -284,7 +285,7 @@ class Served:
                 for word, token in zip(query.source, prediction.tokens, strict=False)
             ]
         elif prediction.tokens:
-            answer["tokens"] = self._tokens(prediction)
+            answer["tokens"] = self._tokens(query, prediction)
         if prediction.tree is not None:
             assert isinstance(self.task, GeneratingTask)
             names = self.task.output.tokens([node.token for node in prediction.tree.nodes])
@@ -305,15 +306,23 @@ class Served:
             if isinstance(reader, Text)
         )
 
-    def _tokens(self, prediction: Prediction) -> list[dict[str, Any]]:
-        """The tokens of an answer; `prefix` is the text up to and including each."""
+    def _tokens(self, query: Query, prediction: Prediction) -> list[dict[str, Any]]:
+        """The tokens of an answer; `prefix` is the text up to and including each.
+
+        That of a language model is what follows the prompt, with the blank between the two.
+        """
         assert isinstance(self.task, GeneratingTask)
+        prompt = self.task.prompt(query)
+        encoded = EncodedQuery(0, tuple(self.task.encode_sources([query])), [], 0, "", prompt)
         output, tokens = self.task.output, []
         before: list[int] = []
         for token in prediction.tokens:
             names = [token.text, *(text for text, _ in token.alternatives)]
             ids = [self._ids[name] for name in names]
-            texts = output.decode([[*before, i] for i in ids])
+            rows = [self.task.full_output(encoded.sources[0], [*before, i]) for i in ids]
+            texts = [
+                self.task.display_text(encoded, text)[len(prompt) :] for text in output.decode(rows)
+            ]
             prefixes = [
                 None if i == output.specials.eos else text
                 for i, text in zip(ids, texts, strict=True)

@@ -8,6 +8,7 @@ from math import inf
 from saccade.errors import ConfigError
 
 MAX_PORT = 65_535
+MAX_FIELDS = 300  # of a form
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
@@ -26,7 +27,7 @@ class ServeSettings:
     max_len: int = 2048  # tokens of an answer
     max_inputs: int = 256  # of a request
     max_input_tokens: int = 4096
-    max_view_tokens: int = 1024  # of an input that is inspected
+    max_view_tokens: int = 1024  # of an input that is inspected, and of its output
     seconds: float = 30.0  # deadline of a request
     body_seconds: float = 10.0  # in which a client has to send its request
 

@@ -161,6 +161,47 @@ def test_a_picked_alternative_is_forced_and_the_rest_decoded_anew(page):
     assert one.evaluate("document.activeElement.className").startswith("token")
 
 
+def test_a_searched_text_of_a_language_model_is_its_prompt_once(page):
+    one = page(link("language", **{"set.kind": "beam"}))
+    settled(one)
+    with one.expect_request("**/inspect") as request:
+        one.click("[data-view=saliency]")
+    sent, text = request.value.post_data_json, answer_of(one).removesuffix("∎")
+    assert sent["input"] == INPUTS["language"]
+    assert sent["options"].get("target", "") == text
+    one.wait_for_selector(".salient span")
+    read = one.eval_on_selector_all(".salient span", "all => all.length")
+    assert read == len(INPUTS["language"] + text) + 1
+    one.click("[data-view=tree]")
+    one.wait_for_selector(".node")
+    one.click(".answer .token >> nth=1")
+    one.wait_for_selector(".popover button.row")
+    rows = one.query_selector_all(".popover button.row")
+    with one.expect_response("**/predict") as answer:
+        next(row for row in rows if row.get_attribute("aria-current") is None).click()
+    one.wait_for_selector(".answer .token.forced")
+    settled(one)
+    (found,) = answer.value.json()["predictions"]
+    assert found["text"] == INPUTS["language"] + answer_of(one).removesuffix("∎")
+    one.wait_for_selector(".node")
+    assert not one.query_selector(".problem")
+
+
+def test_what_is_kept_of_a_completion_has_its_blank(page):
+    one = page("run=language&view=none&set.kind=sample&in=abc")
+    settled(one)
+    events = [{"token": " d"}, {"token": " a"}, {"token": "b"}]
+    lines = [f"data: {json.dumps(event | {'log_p': -1.0})}\n\n" for event in events]
+    body = "".join(lines) + 'data: {"done": true, "text": ""}\n\n'
+    one.route("**/stream", lambda route: route.fulfill(body=body, content_type="text/event-stream"))
+    one.fill("textarea", "ab")
+    one.wait_for_function("() => document.querySelector('.prompt')?.textContent === 'ab'")
+    one.click(".answer .token >> nth=2")
+    with one.expect_request("**/stream") as request:
+        one.click("text=Keep what comes before")
+    assert request.value.post_data_json["input"] == "ab d a"
+
+
 def test_the_search_is_set_beside_the_answer(page):
     one = page(link("lstm"))
     settled(one)

@@ -89,6 +89,13 @@ def test_predict_adds_quantiles_and_samples(call: Call, run: Path) -> None:
     assert record["times"][0] == "2020-07-19"
 
 
+def test_a_long_window_to_look_into_is_no_name_of_a_file(call: Call, run: Path) -> None:
+    item = json.dumps({"series": "a", "past": [[0.12345 + i] for i in range(400)]})
+    assert len(item) > 4096
+    done = call("inspect", run, item, "--view", "forecast")
+    assert done.code == 0, done.err
+
+
 def test_predict_draws_a_picture(call: Call, run: Path, tmp_path: Path) -> None:
     picture = tmp_path / "f.png"
     assert call("predict", run, run.parent / "series.csv", "--plot", picture).code == 0
@@ -245,6 +252,10 @@ def test_what_a_forecast_has_not_is_refused(call: Call, run: Path) -> None:
     refused(call("predict", run, path, "--quantiles", "0.1,x"), "as in 0.1,0.5,0.9")
     refused(call("predict", run, path, "--quantiles", "1.5"), "between 0 and 1, not 1.5")
     refused(call("predict", run, path, "--nbest", "3"), "--nbest: a forecast does not search")
+    for words in ("--shard 1/2", "--fill x", "--neighbours x", "--analogy a b c"):
+        option, *values = words.split()
+        done = call("predict", run, path, option, *values)
+        refused(done, f"{option}: a forecast does not search")
     refused(call("evaluate", run, path, path), "one table of series, not 2")
 
 

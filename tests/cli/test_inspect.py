@@ -123,6 +123,8 @@ def test_mistakes_in_looking_are_said(run: Path, tmp_path: Path, call: Call) -> 
     refused(call("inspect", run, "--curves", "--worst", 3), "--curves and --worst: choose one")
     refused(call("inspect", run, " ", "--view", "tokens"), "the input is empty")
     refused(call("inspect", tmp_path / "none", "abc"), "none")
+    refused(call("inspect", run, "--strange", tmp_path / "none.txt"), "no such file")
+    refused(call("inspect", run, "--strange", tmp_path), "is a directory; name a file")
     out = tmp_path / "no" / "page.html"
     refused(call("inspect", run, "abc", "--out", out), "cannot be written: No such file")
 
@@ -140,6 +142,8 @@ def test_two_runs_are_compared(run: Path, tmp_path: Path, call: Call) -> None:
     call("compare", run, run, data, "--samples", 100, "--out", page)
     assert "<h2>Compare</h2>" in page.read_text()
     refused(call("compare", run, run, data, "--samples", 1), "samples = 1")
+    done = call("compare", run, run, data, "--lines", -1)
+    assert (done.code, "--lines" in done.err, "Traceback" in done.err) == (2, True, False)
 
 
 def test_labels_are_shown_one_by_one(tmp_path: Path, run: Path, call: Call) -> None:

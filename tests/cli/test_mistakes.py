@@ -263,10 +263,33 @@ def test_exact_searches_and_exports_that_cannot_be_are_refused(
     data = corpus(tmp_path, "translate")
     refused(call("exact", run, data, "--budget", 0), "budget")
     refused(call("exact", run, data, "--order", "worst"), "choose one of depth, best")
+    limited = call("exact", run, data, "--limit", -1)
+    assert (limited.code, "--limit" in limited.err, "Traceback" in limited.err) == (2, True, False)
+    refused(call("score", run, data, "--set", "decode.nosuch=1"), "decode.nosuch: to score is not")
     refused(call("exact", run, tmp_path / "nowhere.tsv"), "nowhere.tsv")
     refused(call("export", fast, "--to", "nonsense"), "there are ctranslate2, huggingface")
     refused(call("export", fast), "--to")
     refused(call("export", run, "--to", "ctranslate2"), "recurrent")
+
+
+@pytest.mark.parametrize("size", ["inf", "nan", "-inf", "0"])
+def test_a_server_needs_a_largest_request(size: str, run: Path, call) -> None:
+    refused(call("serve", run, "--body-mb", size), f"--body-mb {size}: ")
+
+
+@pytest.mark.parametrize("key", ["", " \n"])
+def test_an_empty_key_is_not_the_same_as_none(
+    key: str, run: Path, tmp_path: Path, call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def served(*_: object, **__: object) -> None:
+        raise AssertionError("it serves without a key")
+
+    monkeypatch.setattr("saccade.serve.running.run_server", served)
+    path = tmp_path / "key"
+    path.write_text(key)
+    refused(call("serve", run, "--key-file", path), f"--key-file {path}: there is no key in it")
+    monkeypatch.setenv("SACCADE_KEY", key)
+    refused(call("serve", run), "SACCADE_KEY: there is no key in it")
 
 
 def test_no_run_is_no_run(tmp_path: Path, call) -> None:

@@ -9,11 +9,12 @@ import torch
 
 from saccade.data.lines import Example
 from saccade.errors import ConfigError, DataError
-from saccade.inspect.case import GeneratedCase
+from saccade.inspect.case import GeneratedCase, StoppedError, TooLargeError, at_most, stopped_by
 from saccade.inspect.opening import continued, generated
 from saccade.inspect.packing import axis_names, bytes_of, matrix, unpacked
 from saccade.inspect.terminal import text_of
 from saccade.inspect.view import kinds, view
+from saccade.models.ensembles import build_ensemble
 from saccade.runs.run import Run
 from tests.small_runs import small_run, small_task
 
@@ -173,6 +174,25 @@ def test_a_layer_and_a_head_are_chosen(translator: Run) -> None:
     assert types == {"self", "cross"}
 
 
+@pytest.mark.parametrize("decoder", ["transformer", "lstm_additive_cell", "gru_off"])
+def test_a_copying_run_shows_what_it_copies_and_its_importance(
+    decoder: str, tmp_path: Path
+) -> None:
+    joint = {"kind": "translate", "joint": True}
+    run = small_run(tmp_path, decoder, task=joint, copy=True)
+    assert "attention" in kinds(run)
+    found = view(run, "abc", "attention", target="cba", ablate=True)
+    (copy,) = (module for module in found["modules"] if module["type"] == "copy")
+    assert (copy["rows"], copy["columns"], copy["shape"]) == ("target", "source", [4, 4])
+    case = generated(run, "abc", "cba")
+    with torch.inference_mode():
+        full = float(case.forward(1).sum())
+        run.network.decoder.pointer.gate.weight.zero_()
+        run.network.decoder.pointer.gate.bias.fill_(-1e4)
+        closed = float(case.forward(1).sum())
+    assert copy["importance"] == [pytest.approx(full - closed, abs=1e-3)]
+
+
 def test_two_sources_are_named_one_after_the_other(tmp_path: Path) -> None:
     task, network = small_task("inflect", tmp_path, "transformer")
     run = Run(tmp_path, task.config, task, network)
@@ -231,6 +251,62 @@ def test_what_is_longer_than_the_positions_is_said(tmp_path: Path) -> None:
             view(run, "ab" * 40, kind)
     with pytest.raises(DataError, match="positions"):
         view(run, "ab", "tokens", target="ab" * 40)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("saliency", {"method": "integrated", "target": "cba"}),
+        ("saliency", {"method": "occlusion", "target": "cba"}),
+        ("flow", {"target": "cba"}),
+        ("attention", {"ablate": True, "target": "cba"}),
+        ("tokens", {}),
+        ("tree", {}),
+    ],
+)
+def test_a_view_ends_when_nobody_waits_for_it(
+    kind: str, options: dict[str, Any], tmp_path: Path
+) -> None:
+    run = small_run(tmp_path, encoder="lstm")
+    asked: list[int] = []
+
+    def cancelled() -> bool:
+        asked.append(1)
+        return len(asked) > 2
+
+    with pytest.raises(StoppedError), stopped_by(cancelled):
+        view(run, "abcd", kind, **options)
+    assert len(asked) <= 6
+    assert view(run, "abcd", kind, **options)["kind"] == kind
+
+
+def test_no_output_is_larger_than_is_permitted(translator: Run, writer: Run) -> None:
+    with at_most(6):
+        assert view(translator, "abc", "attention", target="cbacb")["text"] == "cbacb"
+        for kind in ("attention", "tokens", "saliency", "flow"):
+            with pytest.raises(
+                TooLargeError, match="the output has 7 tokens: views are of 6 at most"
+            ):
+                view(translator, "abc", kind, target="cbacba")
+        with pytest.raises(TooLargeError, match="7 tokens"):
+            view(writer, "abcd", "tokens", target="ef")
+
+
+@pytest.mark.parametrize("kind", ["translate", "classify", "tag"])
+def test_the_saliency_of_an_ensemble_is_that_of_its_first_member(kind: str, tmp_path: Path) -> None:
+    task, first = small_task(kind, tmp_path, "lstm")
+    other = small_task(kind, tmp_path, "lstm")[1]
+    alone = Run(tmp_path, task.config, task, first)
+    both = Run(tmp_path, task.config, task, build_ensemble([first, other]))
+    item = "a b c" if kind == "tag" else "abc"
+    target = {"target": both.predict([item])[0].text}
+    for method in ("gradient", "occlusion", "integrated"):
+        found = view(both, item, "saliency", method=method, **target)
+        assert found.pop("network") == "by the first of the 2 networks of the ensemble"
+        assert found == view(alone, item, "saliency", method=method, **target)
+    found = view(both, item, "flow", **target)
+    assert "first of the 2 networks" in text_of(found)
+    assert found["inputs"] == view(alone, item, "flow", **target)["inputs"]
 
 
 def test_large_matrices_are_bytes() -> None:

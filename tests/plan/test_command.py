@@ -12,7 +12,7 @@ from saccade.models.build import materialize
 from saccade.plan import timing
 from saccade.plan.report import plan
 from saccade.plan.subject import subject_of
-from saccade.plan.table import amount, duration, size
+from saccade.plan.table import amount, duration, lines, size
 from saccade.plan.timing import measure_steps
 from saccade.runs import machine
 from saccade.runs.guard import fitting_network
@@ -110,6 +110,7 @@ MISTAKES = {
     "two at once": (["gpt2", "gpt2-xl"], "one configuration, size or run at a time"),
     "no such key": (["gpt2", "--set", "decoder.dims=3"], "(did you mean 'decoder.dim'?)"),
     "sizes that do not fit": (["gpt2", "--set", "decoder.num_heads=7"], "must be divisible by"),
+    "no effect": (["gpt2", "--set", "train.rate=0.1"], "train.rate: has no effect on the plan"),
     "no device": (["gpt2", "--devices", "0"], "--devices 0"),
     "too few runs": (["--scaling", str(GOLDEN / "transformer")], "no metrics.jsonl"),
     "an extrapolation of nothing": (["gpt2", "--tokens", "3"], "are for --scaling"),
@@ -176,6 +177,32 @@ def test_half_precision_is_tried_by_the_network_itself(config: Path) -> None:
         )
         timing._seconds(network, [batch], timing.Mode(torch.bfloat16, 1))
     assert set(formats) == {torch.bfloat16}
+
+
+def test_a_published_size_is_planned_with_the_given_settings() -> None:
+    found = plan("gpt3-175b", settings=["train.steps=10"])
+    assert found.steps == 10
+    assert found.timing.run == pytest.approx(10 * found.timing.step)
+    assert "  10 steps, 32 Mtokens" in "\n".join(lines(found))
+    assert "6 x parameters" not in "\n".join(lines(found))
+    short = plan("gpt2", settings=["task.context=256", "train.steps=1000"])
+    assert short.subject.tokens == short.subject.largest.target == 256
+    assert plan("gpt2").subject.tokens == 1024
+    assert "the run" in "\n".join(lines(short))
+    large = plan("gpt3-small", settings=["train.batch_tokens=1000000"])
+    assert large.steps == pytest.approx(300_000)
+    assert plan("transformer-base", settings=["data.max_len=64"]).subject.largest.sources == (64,)
+
+
+def test_a_run_with_a_number_of_steps_and_a_time_limit_ends_with_the_first() -> None:
+    full = plan("gpt2", settings=["train.steps=1000"])
+    assert full.timing.run is not None
+    minutes = full.timing.run / 60
+    for share in (0.5, 2.0):
+        found = plan("gpt2", settings=["train.steps=1000", f"train.minutes={share * minutes}"])
+        assert found.timing.run == pytest.approx(min(share, 1.0) * full.timing.run)
+        assert found.steps == pytest.approx(min(share, 1.0) * 1000)
+        assert found.record()["tokens"]["run"] == pytest.approx(min(share, 1.0) * 1000 * 1024)
 
 
 def test_numbers_are_written_for_people() -> None:

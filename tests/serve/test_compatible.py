@@ -56,12 +56,33 @@ def test_lines_are_translated_one_by_one_and_empty_ones_stay(
     assert found["detectedLanguage"][0]["language"] == "de"
 
 
+def test_lines_may_end_as_in_windows(translators: TestClient) -> None:
+    body = {"source": "de", "target": "en"}
+    plain = translators.post("/translate", json=body | {"q": "abc\n\nd"}).json()
+    for text in ("abc\r\n\r\nd", "abc\r\rd", "abc\r\n\nd"):
+        assert translators.post("/translate", json=body | {"q": text}).json() == plain
+        assert translators.post("/translate", data=body | {"q": text}).json() == plain
+    both = translators.post("/translate", json=body | {"q": ["abc\r\n\r\nd", "ab"]}).json()
+    assert both["translatedText"][0] == plain["translatedText"]
+
+
 def test_detect_says_how_much_of_a_text_a_vocabulary_knows(translators: TestClient) -> None:
     assert translators.post("/detect", json={"q": "abcd"}).json() == [
         {"language": "de", "confidence": 100.0}
     ]
     (found,) = translators.post("/detect", data={"q": "abжж"}).json()
     assert found["confidence"] == 50.0
+
+
+def test_a_form_has_as_many_fields_as_a_text_needs_and_not_more(translators: TestClient) -> None:
+    body = {"source": "de", "target": "en"}
+    many = translators.post("/translate", data=body | {"q": ["d"] * 200})
+    assert len(many.json()["translatedText"]) == 200
+    for route in ("/translate", "/detect"):
+        found = translators.post(route, data=body | {"q": ["d"] * 400})
+        assert found.status_code == 422
+        assert found.json()["error"]["code"] == "malformed"
+        assert "300 fields" in found.json()["error"]["message"]
 
 
 @pytest.mark.parametrize(

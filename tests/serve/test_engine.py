@@ -9,6 +9,7 @@ import pytest
 
 from saccade.config import Beam
 from saccade.errors import DataError
+from saccade.inspect.case import go_on
 from saccade.serve.engine import Call, Engine, Predict, Stream
 from saccade.serve.refusals import RequestError
 from saccade.tasks.pieces import Piece
@@ -319,3 +320,28 @@ def test_a_call_has_the_worker_to_itself(engine: Engine) -> None:
     with pytest.raises(ZeroDivisionError):
         failing.future.result(5)
     assert names == ["saccade-model"]
+
+
+def test_a_call_ends_between_two_passes_when_nobody_waits(engine: Engine) -> None:
+    begun, passes = threading.Event(), []
+
+    def heavy() -> None:
+        for _ in range(10_000):
+            go_on()
+            passes.append(1)
+            begun.set()
+            sleep(0.001)
+
+    call, late = Call(function=heavy), Call(function=heavy, seconds=0.05)
+    engine.submit(call)
+    assert begun.wait(5)
+    call.cancel()
+    engine.submit(late)
+    for one in (call, late):
+        with pytest.raises(RequestError) as caught:
+            one.future.result(5)
+        assert caught.value.status == 504
+    assert len(passes) < 5_000
+    after = Call(function=lambda: go_on() or "done")
+    engine.submit(after)
+    assert after.future.result(5) == "done"

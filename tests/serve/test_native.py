@@ -15,7 +15,7 @@ from saccade.setup.choose import fill_config, gather
 from saccade.setup.prepare import prepare
 from tests.helpers import GOLDEN, corpus
 from tests.serve.conftest import BASE
-from tests.small_runs import TORCH
+from tests.small_runs import TORCH, small_run
 
 TEXTS = ["abc", "d", "abcdab", "ab", "cc"]
 
@@ -71,6 +71,20 @@ def test_details_are_tokens_with_the_prefix_that_forces_them(client: TestClient)
         "predictions"
     ]
     assert forced["text"].startswith(other)
+
+
+def test_the_prefix_of_a_language_models_token_follows_the_prompt(tmp_path: Any) -> None:
+    words = {"kind": "language", "tokenizer": {"kind": "word"}}
+    run = small_run(tmp_path / "run", "transformer", kind="language", task=words)
+    with TestClient(create_app({"run": run}), base_url=BASE) as client:
+        body: dict[str, Any] = {"inputs": ["abc"], "settings": {"max_len": 3}, "details": True}
+        (found,) = ask(client, "predict", **body)["predictions"]
+        assert found["tokens"][0]["prefix"].startswith(" ")
+        assert found["text"] == "abc" + found["tokens"][2]["prefix"]
+        other = next(one for one in found["tokens"][1]["alternatives"] if one["prefix"])
+        body["inputs"] = ["abc" + other["prefix"]]
+        (forced,) = ask(client, "predict", **body)["predictions"]
+    assert forced["text"].startswith("abc" + other["prefix"])
 
 
 def test_what_the_model_cannot_read_is_counted(client: TestClient) -> None:
@@ -157,6 +171,25 @@ def test_settings_of_the_search_are_options_of_a_view(client: TestClient) -> Non
     wide = ask(client, "inspect", **body, kind="tree", options={"width": 4})
     assert len(narrow["nodes"]) < len(wide["nodes"])
     ask(client, "inspect", **body, kind="attention", options={"kind": "beam", "width": 2})
+
+
+@pytest.mark.parametrize("kind", ["attention", "saliency", "tree"])
+@pytest.mark.parametrize("option", [{"word": "x"}, {"n": 3}, {"complete": False}])
+def test_an_option_of_another_view_is_refused(
+    client: TestClient, kind: str, option: dict[str, Any]
+) -> None:
+    body: dict[str, Any] = {"run": "translator", "input": "abcd", "kind": kind}
+    for more in ({}, {} if kind == "tree" else {"target": "abc"}):
+        error = refused(client, "inspect", 422, "settings", **body, options=option | more)
+        assert min(option) in error["message"]
+
+
+@pytest.mark.parametrize("option", [{"method": "gradient"}, {"position": 0}, {"width": 3}])
+def test_an_attention_that_needs_no_search_has_no_other_options(
+    client: TestClient, option: dict[str, Any]
+) -> None:
+    body: dict[str, Any] = {"run": "classify", "input": "abcd", "kind": "attention"}
+    refused(client, "inspect", 422, "settings", **body, options=option)
 
 
 def test_every_view_of_every_run_is_served(client: TestClient) -> None:
@@ -309,6 +342,10 @@ def test_a_body_beyond_the_limits_is_refused(runs: dict[str, Run]) -> None:
         refused(client, "predict", 413, "too_large", inputs=["a"] * 4)
         refused(client, "predict", 413, "too_large", inputs=["a" * 30])
         refused(client, "score", 413, "too_large", pairs=[["a", "b"]] * 4)
+    with TestClient(create_app(runs, ServeSettings(max_view_tokens=8)), base_url=BASE) as client:
+        body = {"run": "translator", "input": "abc", "options": {"target": "abcdabcd"}}
+        for kind in ("attention", "saliency", "tokens"):
+            refused(client, "inspect", 413, "too_large", kind=kind, **body)
 
 
 @pytest.mark.parametrize(

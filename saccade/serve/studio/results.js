@@ -119,14 +119,18 @@ function searched(side, prediction) {
   const nodes = [];
   if (side.prefix) nodes.push(forcedNote(side));
   if (prediction.tokens?.length) {
-    const tokens = prediction.tokens.map(asToken);
+    const forced = side.run.task === "language" ? side.prefix : ""; // read, so none of the answer's
+    const shift = forced ? 1 : 0;
+    const tokens = prediction.tokens.map(asToken).map((token) => after(forced, token));
+    if (forced) tokens.unshift(forcedToken(forced));
     const text = tokenText(tokens, {
       pick: (prefix) => side.force(prefix),
-      look: (index) => side.look(index === null ? null : "target", index),
+      look: (index) =>
+        side.look(index === null ? null : "target", index === null ? null : index - shift),
       forced: side.prefix,
       kind: side.kind("target"),
     });
-    side.onLook((kind, index) => text.light(kind === "target" ? index : null));
+    side.onLook((kind, index) => text.light(kind === "target" ? index + shift : null));
     nodes.push(text);
   } else {
     nodes.push(
@@ -159,6 +163,18 @@ export function asToken(token) {
     log_p: logP(token),
     alternatives: alternatives.map((one) => ({ ...one, log_p: logP(one) })),
   };
+}
+
+/** What a language model has to begin with, as one token. */
+const forcedToken = (text) => ({ text, log_p: 0, prefix: text, alternatives: [] });
+
+/** A token and its alternatives, with prefixes that begin with what was forced. */
+function after(forced, token) {
+  const longer = (one) => ({
+    ...one,
+    prefix: typeof one.prefix === "string" ? forced + one.prefix : one.prefix,
+  });
+  return { ...longer(token), alternatives: token.alternatives.map(longer) };
 }
 
 function runnersUp(side, prediction, line = (text) => shown(text)) {
@@ -235,7 +251,7 @@ export function completion(side) {
     let written = "";
     if (side.prefix) {
       written = side.prefix;
-      tokens.push({ text: side.prefix, log_p: 0, prefix: side.prefix, alternatives: [] });
+      tokens.push(forcedToken(side.prefix));
     }
     let drawn = 0;
     for await (const event of stream) {

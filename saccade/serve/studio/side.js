@@ -55,6 +55,11 @@ export class Side {
     return this.state.prefix;
   }
 
+  /** What is asked about: a language model goes on from its input and what is forced after it. */
+  get given() {
+    return this.run.task === "language" ? [(this.input[0] ?? "") + this.prefix] : this.input;
+  }
+
   get options() {
     return this.state.options;
   }
@@ -256,10 +261,10 @@ export class Side {
           await api.predict(
             {
               run: run.name,
-              inputs: [this.asItem()],
+              inputs: [this.asItem(this.given)],
               settings: requested(run, state.settings),
               nbest: state.nbest,
-              prefixes: state.prefix ? [state.prefix] : null,
+              prefixes: state.prefix && run.task !== "language" ? [state.prefix] : null,
               details: Boolean(run.searches),
             },
             asking.signal,
@@ -289,7 +294,7 @@ export class Side {
     const made = completion(this);
     const stream = api.events(
       "api/v1/stream",
-      { run: run.name, input: (this.input[0] ?? "") + state.prefix, settings },
+      { run: run.name, input: this.given[0], settings },
       signal,
     );
     this.answer.replaceChildren(...made.nodes);
@@ -327,7 +332,10 @@ export class Side {
 
   /** The answer that is shown, for views of it. */
   target() {
-    const text = this.run.searches ? this.prediction?.text : "";
+    let text = this.run.searches ? this.prediction?.text : "";
+    const prompt = this.input[0] ?? "";
+    if (text && this.run.task === "language" && !this.streams && text.startsWith(prompt))
+      text = text.slice(prompt.length); // the search gives the prompt back
     return text ? { target: text } : {};
   }
 

@@ -177,6 +177,14 @@ export function bars(rows, { pick = null, format = percent, label = "" } = {}) {
   return list;
 }
 
+/** The text of the tokens before one. */
+const joined = (tokens, i) =>
+  tokens
+    .slice(0, i)
+    .map((_, k) => textOf(tokens, k))
+    .join("")
+    .trimStart();
+
 async function openAlternatives(anchor, tokens, i, { pick, load, kind }) {
   if (open?.anchor === anchor) return closePopover();
   let token = tokens[i];
@@ -236,13 +244,7 @@ async function openAlternatives(anchor, tokens, i, { pick, load, kind }) {
           "Keep what comes before, decode the rest",
           () => {
             closePopover();
-            pick(
-              tokens
-                .slice(0, i)
-                .map((_, k) => textOf(tokens, k))
-                .join("")
-                .trimStart(),
-            );
+            pick(tokens[i - 1].prefix ?? joined(tokens, i)); // a prefix after a prompt has its blank
           },
           { class: "quiet" },
         )

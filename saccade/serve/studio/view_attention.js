@@ -11,6 +11,7 @@ const KINDS = {
   cross: "to the source",
   recurrent: "to the source",
   pool: "of the output",
+  copy: "copied from the source",
 };
 
 /** "Decoder 2" of decoder.body.layers.1.attention; the same number only once for each kind. */
@@ -23,7 +24,8 @@ function nameOf(module, modules) {
   const alike = modules.filter(
     (one) => one.type === module.type && one.path.split(".")[0] === module.path.split(".")[0],
   );
-  const kind = { cross: "Cross", recurrent: "Attention", pool: "Pool" }[module.type] ?? where;
+  const kinds = { cross: "Cross", recurrent: "Attention", pool: "Pool", copy: "Copy" };
+  const kind = kinds[module.type] ?? where;
   return alike.length > 1 ? `${kind} ${alike.indexOf(module) + 1}` : kind;
 }
 
@@ -43,7 +45,7 @@ function namesOf(data, module, end, kind) {
 }
 
 const first = (modules) => {
-  const looking = modules.findLastIndex((one) => one.type !== "self");
+  const looking = modules.findLastIndex((one) => !["self", "copy"].includes(one.type));
   return looking >= 0 ? looking : modules.length - 1;
 };
 

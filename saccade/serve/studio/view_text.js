@@ -197,6 +197,7 @@ export const saliency = {
       facts.push(
         `${facts.length ? " · " : ""}completeness error ${number(data.completeness_error, 4)}`,
       );
+    if (data.network) facts.push(`${facts.length ? " · " : ""}${data.network}`);
     body.append(
       controls,
       text,
@@ -246,6 +247,7 @@ export const flow = {
         label: "the norm of the gradient at each position",
         x: "position",
       }),
+      ...(data.network ? [el("p", { class: "facts" }, data.network)] : []),
     );
     if (!data.states)
       return body.append(

@@ -17,7 +17,8 @@ const FATES = {
 };
 
 async function load({ side, inspect, settings }) {
-  return inspect({ ...settings(), ...(side.prefix ? { prefix: side.prefix } : {}) });
+  const prefix = side.prefix && side.run.task !== "language" ? { prefix: side.prefix } : {};
+  return inspect({ ...settings(), ...prefix }, side.given);
 }
 
 function draw(context, data) {
