@@ -15,7 +15,7 @@ STUDIO = (
     Mutation(
         "studio: a picked alternative is not forced",
         "saccade/serve/studio/side.js",
-        "prefixes: state.prefix ? [state.prefix] : null,",
+        'prefixes: state.prefix && run.task !== "language" ? [state.prefix] : null,',
         "prefixes: null,",
         (f"{PAGE}::test_a_picked_alternative_is_forced_and_the_rest_decoded_anew",),
     ),

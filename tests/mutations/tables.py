@@ -22,10 +22,33 @@ TABLES = (
         (f"{MASKS}::test_a_masked_batch_is_its_rows",),
     ),
     Mutation(
+        "tag: labels of spans are the likeliest one by one",
+        "saccade/tasks/tag.py",
+        "if self.following is None:",
+        "if True:",
+        ("tests/tasks/test_tasks.py::test_labels_of_spans_are_predicted_as_spans",),
+    ),
+    Mutation(
+        "spans: an I-x may follow any label",
+        "saccade/decoding/spans.py",
+        'torch.tensor([one in ("B" + label[1:], label) for one in labels])',
+        "torch.tensor([True for one in labels])",
+        ("tests/decoding/test_spans.py",),
+    ),
+    Mutation(
+        "split: labels of source columns that training lacks stay in dev",
+        "saccade/setup/split.py",
+        "all(row.source[i] in of_column[i] for i in of_column)",
+        "True",
+        (
+            "tests/setup/test_split.py::test_a_label_of_a_source_that_training_lacks_is_not_in_the_cut",
+        ),
+    ),
+    Mutation(
         "tag: metrics look at every label",
         "saccade/tasks/tag.py",
-        "scored = labels[:n] != UNSCORED_ID",
-        "scored = labels[:n] == labels[:n]",
+        "scored = [i for i in range(n) if labels[i] != UNSCORED_ID]",
+        "scored = [*range(n)]",
         (f"{MASKS}::test_accuracy_is_that_of_the_scored_labels",),
     ),
     Mutation(
