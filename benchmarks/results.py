@@ -38,7 +38,7 @@ def measured(recipe: Path, run: Path, tests: Sequence[str], command: str) -> dic
     found: dict[str, Any] = {
         "recipe": recipe.resolve().relative_to(ROOT).as_posix(),
         "command": command,
-        "metric": loaded.config.task.metric,
+        "metric": loaded.task.metric,
         "seconds": round(trained_seconds(run), 1),
         "seeds": loaded.config.train.seeds,
         "machine": machine(),
