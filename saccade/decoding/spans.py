@@ -6,8 +6,6 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-BEFORE_FIRST = "O"  # what may follow it may be first
-
 
 def permitted(labels: Sequence[str]) -> Bool[Tensor, "L L"]:
     """Whether a label, the column, may follow another, the row, where labels mark spans as BIO.
@@ -19,12 +17,6 @@ def permitted(labels: Sequence[str]) -> Bool[Tensor, "L L"]:
         if label[0] == "I":
             following[:, column] = torch.tensor([one in ("B" + label[1:], label) for one in labels])
     return following
-
-
-def well_formed(labels: Sequence[str]) -> bool:
-    """Whether every I-x follows B-x or I-x."""
-    pairs = zip([BEFORE_FIRST, *labels], labels, strict=False)
-    return all(label[0] != "I" or one in ("B" + label[1:], label) for one, label in pairs)
 
 
 def likeliest(

@@ -88,6 +88,12 @@ def is_bio(labels: Iterable[str]) -> bool:
     return bool(kinds - {"O"}) and all(re.fullmatch(r"O|[BI](-.+)?", label) for label in kinds)
 
 
+def well_formed(labels: Sequence[str]) -> bool:
+    """Whether every I-x follows B-x or I-x."""
+    pairs = zip(["O", *labels], labels, strict=False)
+    return all(label[0] != "I" or one in ("B" + label[1:], label) for one, label in pairs)
+
+
 def spans_of(tags: Sequence[str]) -> set[tuple[int, int, str]]:
     """The (start, end, type) of each span; an I- after O or after another type begins one, too."""
     spans = set()

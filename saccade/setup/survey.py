@@ -13,7 +13,7 @@ import numpy as np
 
 from saccade.check.tally import longest_usual
 from saccade.data.lines import Example
-from saccade.decoding.spans import well_formed
+from saccade.metrics.labels import well_formed
 
 SAMPLED_EXAMPLES = 20_000  # with full statistics; the rest is only counted
 MAX_WORDS_PER_TARGET = 200  # of a target, at most

@@ -6,7 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from saccade.decoding.spans import likeliest, permitted, well_formed
+from saccade.decoding.spans import likeliest, permitted
+from saccade.metrics.labels import well_formed
 
 LABELS = ["O", "B-x", "I-x", "I-y", "B-y"]
 

@@ -14,8 +14,8 @@ from saccade.config import parse
 from saccade.data.corpora import Examples
 from saccade.data.fields import Text
 from saccade.data.lines import Example
-from saccade.decoding.spans import well_formed
 from saccade.errors import ConfigError, DataError
+from saccade.metrics.labels import well_formed
 from saccade.models.networks import Network, scheduled_inputs
 from saccade.nn.dropout import WordDropout
 from saccade.nn.padded import pad
