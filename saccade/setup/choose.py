@@ -34,6 +34,7 @@ VECTOR_TASKS = ("classify", "translate", "regress")  # that read columns of numb
 MAX_TO_HALLUCINATE = 1000  # examples of inflection: below, data hallucination helps
 MAX_BROKEN_SPANS = 0.01  # of the sentences: mistakes; where there are more, IOB1 or no spans
 MANY_STRINGS = 100_000  # pairs of strings: with more, a wide network that trains for longer
+MINUTES_OF_MANY = 20.0  # that such a network needs to be better than a small one
 MAX_TO_EDIT = 20_000  # pairs of strings: with more, attention is as good as an edit decoder
 
 
@@ -113,7 +114,8 @@ def _with_defaults(
     elif kind == "pretrain":
         chosen = pretrain_defaults(raw["task"], seen)
     else:
-        chosen = defaults(reader_kind, seen, raw.get("decoder", {}))
+        minutes = raw.get("train", {}).get("minutes")
+        chosen = defaults(reader_kind, seen, raw.get("decoder", {}), minutes)
         if raw["data"].get("units") == "characters":
             chosen = _merge(_characters(seen), chosen)
         elif kind == "tag" and "kind" in raw["task"].get("tokenizer", {}):
@@ -259,14 +261,19 @@ def _few_inflections(merged: dict[str, Any], seen: Survey) -> bool:
     return tagged and copied and seen.count < MAX_TO_HALLUCINATE
 
 
-def defaults(kind: str, seen: Survey, decoder: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Defaults for this task on data of this size, and the user's decoder."""
+def defaults(
+    kind: str,
+    seen: Survey,
+    decoder: Mapping[str, Any] | None = None,
+    minutes: float | None = None,
+) -> dict[str, Any]:
+    """Defaults for this task on data of this size, the user's decoder, and the time limit."""
     match kind:
         case "translate" if seen.one_word:
             wanted = {"kind": "edit"} | dict(decoder or {})
             known = {field.alias or name for name, field in c.EditDecoder.model_fields.items()}
             edits = wanted["kind"] == "edit" and wanted.keys() <= known
-            return _strings(seen, edits and seen.count < MAX_TO_EDIT)
+            return _strings(seen, edits and seen.count < MAX_TO_EDIT, minutes)
         case "translate":
             return _sentences(seen)
         case "classify":
@@ -277,7 +284,7 @@ def defaults(kind: str, seen: Survey, decoder: Mapping[str, Any] | None = None) 
             return _language(seen)
 
 
-def _strings(seen: Survey, edits: bool) -> dict[str, Any]:
+def _strings(seen: Survey, edits: bool, minutes: float | None) -> dict[str, Any]:
     """Words to phones, lemmas to forms, spelling correction: short strings of few symbols."""
     n = seen.count
     source: dict[str, Any] = {"kind": "char", "size": 2000}
@@ -290,7 +297,8 @@ def _strings(seen: Survey, edits: bool) -> dict[str, Any]:
             seen.source_alphabet | seen.target_alphabet
         )
     joint = source == target and seen.one_script
-    many = n >= MANY_STRINGS and not edits
+    hurried = minutes is not None and minutes < MINUTES_OF_MANY
+    many = n >= MANY_STRINGS and not edits and not hurried
     width = 512 if many else 256 if edits and n >= 2000 else 192
     dropout = 0.4 if n < 2000 else 0.3 if n < MAX_TO_EDIT else 0.25 if many else 0.2
     epochs = min(400, max(100, round(40 / max(n, 1) * 100) * 10))

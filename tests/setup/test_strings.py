@@ -60,6 +60,7 @@ def test_many_words_are_attended_to() -> None:
     many = defaults("translate", seen)
     assert (many["encoder"]["dim"], many["decoder"]["dim"]) == (512, 512)
     assert many["train"]["epochs"] == 35
+    assert defaults("translate", seen, minutes=3.0)["encoder"]["dim"] == 192  # learns faster
 
 
 @pytest.mark.parametrize(
