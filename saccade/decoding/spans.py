@@ -1,22 +1,8 @@
 """The likeliest labels of a sentence of which each may follow the one before: Viterbi 1967."""
 
-from collections.abc import Sequence
-
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-
-
-def permitted(labels: Sequence[str]) -> Bool[Tensor, "L L"]:
-    """Whether a label, the column, may follow another, the row, where labels mark spans as BIO.
-
-    I-x goes on with a span of x, so that it follows B-x or I-x; all others may follow any.
-    """
-    following = torch.ones(len(labels), len(labels), dtype=torch.bool)
-    for column, label in enumerate(labels):
-        if label[0] == "I":
-            following[:, column] = torch.tensor([one in ("B" + label[1:], label) for one in labels])
-    return following
 
 
 def likeliest(

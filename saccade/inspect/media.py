@@ -116,10 +116,8 @@ def forecast_view(run: Run, item: Item, samples: int = 0, seed: int = 1) -> dict
         ]
         return {"kind": "forecast", "times": [*times, *forecast.times], "series": parts}
     windows, row = forecast_window(task, item)
-    predicted, (_, which) = (
-        task.predict_distribution(network, windows, row, seed=seed),
-        windows.places(row),
-    )
+    predicted = task.predict_distribution(network, windows, row, seed=seed)
+    _, which = windows.places(row)
     units = task.series.in_file_units
     span, names = task.series.span, task.series.known.names
     past = units(windows.history(row, span.lookback), which)[0]

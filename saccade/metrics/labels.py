@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from itertools import chain
+from itertools import chain, pairwise
 from math import sqrt
 from typing import NamedTuple
 
@@ -90,8 +90,12 @@ def is_bio(labels: Iterable[str]) -> bool:
 
 def well_formed(labels: Sequence[str]) -> bool:
     """Whether every I-x follows B-x or I-x."""
-    pairs = zip(["O", *labels], labels, strict=False)
-    return all(label[0] != "I" or one in ("B" + label[1:], label) for one, label in pairs)
+    return all(may_follow(before, label) for before, label in pairwise(["O", *labels]))
+
+
+def may_follow(before: str, label: str) -> bool:
+    """Whether a BIO label may stand after another, or after O, as the first does."""
+    return label[0] != "I" or before in ("B" + label[1:], label)
 
 
 def spans_of(tags: Sequence[str]) -> set[tuple[int, int, str]]:

@@ -12,7 +12,7 @@ from saccade.data.fields import Labels, Words
 from saccade.data.kinds import Readable
 from saccade.data.lines import Example, counted, labels_of
 from saccade.data.numbers import NumbersField
-from saccade.decoding.spans import likeliest, permitted
+from saccade.decoding.spans import likeliest
 from saccade.errors import ConfigError, DataError
 from saccade.metrics import labels as metrics
 from saccade.models.networks import Tagger
@@ -39,8 +39,10 @@ class Tag(LabelTask):
                 odd = next((x for x in self.labels.labels if x[0] not in "OBI"), "O")
                 message = f"labels are O, B-x and I-x; there is {odd!r}: set it to false"
                 raise ConfigError(f"task.spans: {message}")
-            self.following = permitted(self.labels.labels)
-            self.first = torch.tensor([label[0] != "I" for label in self.labels.labels])
+            names = self.labels.labels
+            rows = [[metrics.may_follow(before, label) for label in names] for before in names]
+            self.following = torch.tensor(rows)
+            self.first = torch.tensor([metrics.may_follow("O", label) for label in names])
 
     def likeliest(self, logits: Tensor) -> list[int]:
         """The labels (n,) of a sentence with these logits (n, labels)."""
